@@ -45,6 +45,9 @@ class Channel(Protocol):
     def log(self, line: Mapping[str, Any]) -> None:
         """Record a line of `metrics.jsonl`."""
 
+    def replay(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Record the stages and lines of another run that this one goes on from."""
+
     def summarise(self, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of a finished run."""
 
@@ -121,18 +124,14 @@ class Telemetry:
         with open_regular(metrics) as file:
             lines: list[dict[str, Any]] = [from_json(line) for line in file]
         lines = [line for line in lines if held_out or "held_out_loss" not in line]
-        tagged = ""
         for line in lines:
             # Effective steps of the stages before that of the line.
             before = sum(w * n for w, n in (stages[name] for name in takewhile(line["stage"].__ne__, stages)))
             weight, line["of"] = stages[line["stage"]]
             line["done"] = share_done(before, weight * line["step"], self._total)
-            for channel in self._channels:
-                if line["stage"] != tagged:
-                    channel.tag(line["stage"])
-                channel.log(line)
-            tagged = line["stage"]
             self._write(line)
+        for channel in self._channels:
+            channel.replay(lines)
         self._warnings = []
         self._remember(lines)
         self._console.write(f"going on after {place}, from its snapshot")

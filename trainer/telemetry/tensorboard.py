@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,6 +58,11 @@ class TensorBoard:
             with self._off_after_an_error():
                 self._write(line)
                 self._writer.flush()
+
+    def replay(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Write the lines of the run that this one goes on from."""
+        for line in lines:
+            self.log(line)
 
     def summarise(self, metrics: Mapping[str, Any]) -> None:
         """Write the result, as scalars `result/name` at step 0."""

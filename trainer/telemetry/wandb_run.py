@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +52,22 @@ class WandbRun:
 
     def tag(self, stage: str) -> None:
         """Add the stage to the run's tags."""
-
-        def add() -> None:
-            self._run.tags = (*(self._run.tags or ()), stage)
-
-        self.submit(add)
+        self.submit(lambda: self._tag(stage))
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Log a line of metrics, each named `stage/metric`; its warnings become wandb's alerts."""
-        values = {f"{line['stage']}/{k}": v for k, v in line.items() if isinstance(v, int | float)}
-        self.submit(lambda: self._run.log(values))
-        for warning in line.get("warnings", ()):
-            self._alert(title=warning["check"], text=warning["message"])
+        self.submit(lambda: self._log(line))
+
+    def replay(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Log the lines of the run that this one goes on from, in one call: so many could not queue."""
+
+        def log_all() -> None:
+            for stage, group in groupby(lines, itemgetter("stage")):
+                self._tag(stage)
+                for line in group:
+                    self._log(line)
+
+        self.submit(log_all)
 
     def summarise(self, metrics: Mapping[str, Any]) -> None:
         """Write the final metrics into the run's summary."""
@@ -82,8 +88,13 @@ class WandbRun:
         if not self._executor.shutdown(wait):
             self._switch_off(f"it has not finished within {wait:g} s and is left behind")
 
-    def _alert(self, title: str, text: str) -> None:
-        self.submit(lambda: self._run.alert(title=title, text=text))
+    def _tag(self, stage: str) -> None:
+        self._run.tags = (*(self._run.tags or ()), stage)
+
+    def _log(self, line: Mapping[str, Any]) -> None:
+        self._run.log({f"{line['stage']}/{k}": v for k, v in line.items() if isinstance(v, int | float)})
+        for warning in line.get("warnings", ()):
+            self._run.alert(title=warning["check"], text=warning["message"])
 
     def submit(self, call: Callable[[], object]) -> None:
         """Make a call in the background, unless an earlier one has failed."""

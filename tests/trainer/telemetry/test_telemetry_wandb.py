@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from telemetry_steps import begun, lines_of, step
 
 from trainer import api
 from trainer.api import check
+from trainer.devices import background_calls
 from trainer.errors import PreemptedError
 from trainer.layout import WANDB_ID_FILE
 from trainer.telemetry.run import Telemetry
@@ -135,6 +137,34 @@ def test_a_run_that_was_told_to_go_waits_less(hang: Callable[[], None], tmp_path
     ):
         raise PreemptedError(signal_name="SIGTERM")
     assert time.monotonic() - began < 10
+
+
+def test_lines_before_a_snapshot_are_one_call_however_many_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Thousands of them while wandb still starts are not a wandb that does not answer."""
+    monkeypatch.setattr(background_calls, "MAX_QUEUED", 3)
+    fake, started = FakeRun(), threading.Event()
+
+    def start() -> FakeRun:
+        started.wait(60)
+        return fake
+
+    stages = [("stage1_9", n) for n in (1, 2, 3)] + [("stage2", n) for n in (1, 2)]
+    lines = [{"stage": stage, "step": n, "loss": 3.0} for stage, n in stages]
+    lines[1]["warnings"] = [{"check": "memory", "message": "it grows"}]
+    earlier = tmp_path / "earlier.jsonl"
+    earlier.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    wandb = WandbRun(start)
+    with Telemetry(tmp_path / "metrics.jsonl", every=1, channels=[wandb], out=None) as telemetry:
+        telemetry.plan(5)
+        telemetry.take_over(earlier, "step 2", {"stage1_9": (1, 3), "stage2": (1, 2)}, held_out=True)
+        started.set()
+    assert [next(iter(line)) for line in fake.logged] == [f"{stage}/step" for stage, _ in stages]
+    assert fake.logged[-1]["stage2/done"] == 1.0
+    assert fake.tags == ("mine", "stage1_9", "stage2")
+    assert fake.alerts == [("memory", "it grows")]
+    assert capsys.readouterr().err == ""
 
 
 HANGING_WANDB = """
