@@ -190,14 +190,17 @@ def _read_json(path: Path) -> list[Row]:
                 continue  # a flat row stays as it is
             for name, value in row.pop(field).items():
                 # The null of a parameter is a value; an empty cell would be none.
-                is_json = isinstance(value, list) or (value is None and prefix == PARAMETER)
-                row[prefix + name] = json.dumps(value, ensure_ascii=False) if is_json else value
+                row[prefix + name] = "null" if value is None and prefix == PARAMETER else value
     return [_row(number, row) for number, row in enumerate(rows, 1)]
 
 
 def _row(number: int, values: Mapping[str, Any]) -> Row:
     cells: dict[str, Cell] = {}
     for name, value in values.items():
-        is_cell = isinstance(value, bool | int | float)
-        cells[name] = value if is_cell else str("" if value is None else value).strip() or None
+        if isinstance(value, bool | int | float):
+            cells[name] = value
+        elif isinstance(value, list):  # as `space.definition.cell_of` writes it
+            cells[name] = json.dumps(value, ensure_ascii=False, default=str)
+        else:
+            cells[name] = str("" if value is None else value).strip() or None
     return Row(number=number, cells=MappingProxyType(cells))

@@ -86,6 +86,21 @@ def test_table_is_imported_as_it_was(finished, space, tmp_path, suffix):
     assert [each.parameters for each in copy.trials()] == [each.parameters for each in records]
 
 
+@pytest.mark.parametrize("suffix", ["json", "parquet"])
+def test_frame_of_trials_is_imported_as_it_was(finished, space, tmp_path, suffix):
+    file = tmp_path / f"t.{suffix}"
+    frame = finished.trials()
+    frame = frame[frame["param.names"].map(bool) & frame["param.sizes"].map(lambda sizes: sizes == [1, 2])]
+    if suffix == "json":
+        frame.to_json(file, orient="records")
+    else:
+        frame.to_parquet(file)
+    copy = Experiment.create(MemoryStore(), space)
+    assert len(importing.import_table(copy, file, worker="test").trials) == 3
+    assert {each.parameters["names"] for each in copy.trials()} == {("a", "b c")}
+    assert {each.parameters["sizes"] for each in copy.trials()} == {(1, 2)}
+
+
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
 def test_analysis_tells_null_from_inactive(finished, space, tmp_path, suffix):
     file = tmp_path / f"t.{suffix}"
