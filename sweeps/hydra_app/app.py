@@ -16,6 +16,7 @@ from types import ModuleType
 
 from sweeps.errors import InputError
 from sweeps.hydra_app.callback import RUN_DIR
+from sweeps.programs.command import PLACEHOLDERS
 from sweeps.space.overrides import quote
 
 CALLBACK = "sweeps.hydra_app.callback.WriteResult"
@@ -31,6 +32,11 @@ SWEEP_SETTINGS = (
 )
 """Prefixes of settings of the search, not of a trial: with other values it is still the same sweep."""
 
+_OWN = {
+    "run_dir": f", or ${{oc.env:{RUN_DIR}}} for the trial's folder",
+    "trial": ", or ${oc.env:SWEEP_TRIAL} for the trial's index",
+}
+
 
 def command(
     metrics: Sequence[str], fixed: Sequence[str], hydra_overrides: Sequence[str], argv: Sequence[str]
@@ -42,8 +48,18 @@ def command(
         argv: command line of this process, for its options.
 
     Raises:
-        InputError: the application was not started from a file, a module or a command.
+        InputError: the application was not started from a file, a module or a command, or an override has
+            what workers replace in a command.
     """
+    kept = [each for each in hydra_overrides if not each.lstrip("+~").startswith(SWEEP_SETTINGS)]
+    for override in (*kept, *fixed):
+        for name in PLACEHOLDERS:
+            if name in override:  # Hydra itself would put the application's key of that name there
+                key = name[2:-1]
+                raise InputError(
+                    f"{override}: workers replace {name} in a command; write ${{oc.select:{key}}} for the "
+                    f"application's {key}{_OWN.get(key, '')}"
+                )
     names = ",".join(quote(name) for name in metrics)
     # The application's own options, which choose its configuration, are a trial's too.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -56,7 +72,7 @@ def command(
         "hydra.mode=RUN",
         f"hydra.run.dir=${{oc.env:{RUN_DIR}}}",
         f"+hydra.callbacks.stagesweep={{_target_:{CALLBACK},metrics:[{names}]}}",
-        *(override for override in hydra_overrides if not override.lstrip("+~").startswith(SWEEP_SETTINGS)),
+        *kept,
         *fixed,
         "${overrides}",
     ]

@@ -35,6 +35,8 @@ from sweeps.trials.record import Trial
 
 PYTHON = "${python}"
 """Placeholder in a command for the Python that the worker itself runs in."""
+PLACEHOLDERS = (PYTHON, "${run_dir}", "${trial}")
+"""What is replaced within any argument of a command; `overrides.WORDS` are whole arguments."""
 
 CONFIG_FILE = "config.json"  # the trainer refuses to resume a folder whose config differs
 
@@ -120,8 +122,8 @@ class CommandProgram(Program):
         Args:
             host: this host among those that share it, as RANK/HOSTS@ADDRESS:PORT; "" where it is alone.
         """
-        values = {PYTHON: sys.executable, "${run_dir}": str(folder), "${trial}": str(record.trial)}
-        return self._argv(record, values)
+        values = (sys.executable, str(folder), str(record.trial))
+        return self._argv(record, dict(zip(PLACEHOLDERS, values, strict=True)))
 
     def warm_starter(self) -> process.Starter | None:
         """Return a start that is quicker than by the command; None: there is none."""
@@ -132,8 +134,8 @@ class CommandProgram(Program):
         return classify_exit(status, output, argv)
 
     def command_line(self, record: Trial, *, run_dir: str = "runs/best") -> str:
-        values = {PYTHON: "python", "${run_dir}": run_dir, "${trial}": str(record.trial)}
-        words = self._argv(record, values)
+        values = ("python", run_dir, str(record.trial))
+        words = self._argv(record, dict(zip(PLACEHOLDERS, values, strict=True)))
         # Absolute, because a program may change its working directory before it writes its result.
         return f'mkdir -p {run_dir} && SWEEP_RUN_DIR="$PWD/{run_dir}" {shlex.join(words)}'
 

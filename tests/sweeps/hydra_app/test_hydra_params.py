@@ -225,6 +225,17 @@ class TestSpace:
         assert all(str(error).startswith("hydra.sweeper") for error in refused.values())
 
 
+def test_what_a_worker_would_replace_is_refused_as_the_page_says() -> None:
+    """The application's own key of that name is what Hydra itself would put there."""
+    overrides = ("ckpt=${run_dir}/ckpt", "tag=t${trial}", "path='${python} ${x}'")
+    calls = {override: partial(app.command, ["m"], [override], [], []) for override in overrides}
+    calls["hydra.job.name=${trial}"] = partial(app.command, ["m"], [], ["hydra.job.name=${trial}"], [])
+    golden_messages.compare_refusals("Overrides of a Hydra application", InputError, calls)
+    kept = ["ckpt=${oc.select:run_dir}", "name=${trials}", "size=${model.size}"]
+    # Not of a trial: Hydra's own sweeper alone reads it.
+    assert app.command(["m"], kept, ["hydra.sweep.subdir=${trial}"], [])[-4:] == [*kept, "${overrides}"]
+
+
 def test_a_module_and_a_command_are_started_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.machinery import ModuleSpec
 
