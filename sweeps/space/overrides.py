@@ -16,6 +16,8 @@ from sweeps.space.definition import Value, cell_of, to_plain
 
 # Hydra's lexer reads these as other types: https://hydra.cc/docs/advanced/override_grammar/basic/
 _RESERVED = frozenset(("true", "false", "null", "nan", "inf"))
+_PYTHON_NULL = "None"
+"""What Hydra reads as a text, and `sweeps.script` as null: `${args_wandb}` writes null so."""
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*", re.ASCII)
 
 
@@ -105,7 +107,7 @@ def quote(value: Value) -> str:
         return repr(float(value))
     if "\0" in value:
         raise ValueError(f"{value!r} cannot be an override: a command line holds no NUL")
-    if _BARE.fullmatch(value) and value.lower() not in _RESERVED:
+    if _BARE.fullmatch(value) and value.lower() not in _RESERVED and value != _PYTHON_NULL:
         return value
     # OmegaConf must not take `${` for an interpolation.
     literal = re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", value)

@@ -38,6 +38,7 @@ ANY_TEXT = st.text(alphabet="a'\"\\${} ,é[]=1", max_size=8)
 
 @given(ANY_TEXT, st.sampled_from(["${overrides}", "${args}", "${args_no_equals}"]))
 @example("none", "${args}")
+@example("None", "${overrides}")
 @example("lr=5", "${args_no_equals}")
 @example("'q'", "${args}")
 def test_any_text_is_read_back(text, word):
@@ -47,6 +48,7 @@ def test_any_text_is_read_back(text, word):
 
 @given(st.lists(ANY_TEXT, max_size=3), st.sampled_from(["${overrides}", "${args}"]))
 @example(["a\\", "b"], "${overrides}")
+@example(["None", "none"], "${overrides}")
 @example(["a\n"], "${args}")
 def test_any_texts_of_a_list_are_read_back(texts, word):
     assert parameters({"names": []}, argv=WORDS[word]({"names": tuple(texts)})) == {"names": texts}
