@@ -259,7 +259,9 @@ def _value(parameter: Parameter, cell: Cell) -> Value:
             raise ValueError(f"{_cell_text(number)} is not a whole number")
         return int(number)
     allowed = ends(parameter)
-    for member in allowed:
+    # First a text as it is: "None" stands for null only where it is no value itself.
+    texts = [member for member in allowed if isinstance(cell, str) and isinstance(member, str)]
+    for member in (*texts, *allowed):
         if _matches(cell, member):
             return member
     shown = ", ".join(_cell_text(cell_of(member)) for member in allowed)

@@ -202,3 +202,12 @@ def test_a_seed_that_is_a_text_stays_one(space):
     row = {"param.x": "0.5", "param.n": "3", "loss": "3.25", "param.data.seed": "007"}
     (result,) = admit(table(row), space).results
     assert result.parameters["data.seed"] == "007"
+
+
+@pytest.mark.parametrize("text", ["None", "none"])
+def test_a_text_that_may_stand_for_null_is_itself_where_it_is_a_value(space, text):
+    named = replace(space, parameters=(Choice(name="c", values=(None, text)),))
+    rows = [{"c": cell, "loss": "1"} for cell in (text, "null", None, "NONE")]
+    assert [result.parameters["c"] for result in admit(table(*rows), named).results] == [
+        text, None, None, None,
+    ]  # fmt: skip
