@@ -62,7 +62,12 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> None:
             study.set_metric_names([objective.metric for objective in space.objectives])
         distributions = _distributions(optuna, space)
         # Optuna numbers the trials itself, so that one stands for each record that is missing.
-        trials = {record.trial: _frozen_trial(optuna, space, record, distributions) for record in records}
+        # Optuna's steps are integers; cut off, points within one step would be one.
+        is_whole = all(float(step).is_integer() for record in records for step, _ in record.curve)
+        trials = {
+            record.trial: _frozen_trial(optuna, space, record, distributions, is_whole=is_whole)
+            for record in records
+        }
         missing = optuna.trial.create_trial(
             state=optuna.trial.TrialState.FAIL,
             user_attrs={"error": "its record is lost or damaged: see `sweep doctor`"},
@@ -97,7 +102,10 @@ def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
     return found
 
 
-def _frozen_trial(optuna: Any, space: Space, record: Trial, distributions: dict[str, Any]) -> Any:
+def _frozen_trial(
+    optuna: Any, space: Space, record: Trial, distributions: dict[str, Any], *, is_whole: bool
+) -> Any:
+    """Return the record as Optuna's; unless all steps are whole, its points are numbered from 0."""
     state = optuna.trial.TrialState[STATES[record.status]]
     values = [record.metrics.get(objective.metric) for objective in space.objectives]
     if record.status == "completed" and None in values:
@@ -141,7 +149,9 @@ def _frozen_trial(optuna: Any, space: Space, record: Trial, distributions: dict[
         distributions={name: distributions[name] for name in inside},
         user_attrs=attributes,
         system_attrs=constraints,
-        intermediate_values={int(step): loss for step, loss in record.curve},
+        intermediate_values={
+            int(step) if is_whole else position: loss for position, (step, loss) in enumerate(record.curve)
+        },
     )
 
 

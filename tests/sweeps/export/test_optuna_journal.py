@@ -71,6 +71,13 @@ def test_trials_behind_a_missing_record_keep_their_numbers(tmp_path: Path) -> No
     assert "lost" in trials[2].user_attrs["error"]
 
 
+def test_steps_that_are_fractions_are_numbered(tmp_path: Path) -> None:
+    """Optuna's steps are integers: cut off, several would be one."""
+    records = [record(0, curve=((0.25, 4.0), (0.5, 3.0))), record(1, curve=((1.0, 2.0), (2.0, 1.0)))]
+    trials = written(tmp_path / "journal.log", records).trials
+    assert [trial.intermediate_values for trial in trials] == [{0: 4.0, 1: 3.0}, {0: 2.0, 1: 1.0}]
+
+
 def test_optuna_opens_it_with_the_sweeps_goals(study) -> None:
     assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
     assert study.metric_names == ["loss", "score"]
