@@ -12,7 +12,8 @@ Each condition is trained with every seed; a seed decides the order of the text,
 pairs. A table gives the mean over the seeds, and the smallest and largest in brackets. `holds`: every seed
 agrees with the claim; `mostly holds`: all but one do; `reversed`: every seed (or all but one) says the
 opposite; `does not show`: anything else. p is that of a two-sided sign test; five seeds cannot give less than
-0.062, so read the ranges over seeds. Of many comparisons some agree in all seeds by chance.
+0.062, so read the ranges over seeds. Of many comparisons some agree in all seeds by chance. All lengths have
+the trainer's learning rates; rates of their own [reversed a comparison](answer.md#learning-rates) elsewhere.
 """
 
 
