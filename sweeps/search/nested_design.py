@@ -8,12 +8,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 
 from sweeps.search.outcomes import Outcomes
-from sweeps.search.shared_stages import SharedStages
+from sweeps.search.shared_stages import FEWEST, SharedStages
 from sweeps.space.definition import Value
 from sweeps.trials.record import Trial, has_failed
-
-FEWEST = 4
-"""First stages in a design, where they are nearly all of the cost."""
 
 FIRST_TRIALS = 6
 """Trials before the surrogate proposes, unless the space says how many.

@@ -17,6 +17,9 @@ from sweeps.space.definition import Space, Value
 from sweeps.space.stages import Stages
 from sweeps.trials.record import Trial
 
+FEWEST = 4
+"""First stages in a design, where they are nearly all of the cost."""
+
 SEPARATION = 0.02
 """Points closer than this share of every range, with the same discrete values, are near copies: expected
 improvement per cost would try cached stages again and again below the noise."""
@@ -43,7 +46,8 @@ class SharedStages:
     Attributes:
         stages: of the space.
         axes: those of the search that belong to the first stage.
-        choices: unordered parameters of the first stage, by name, with their number of options.
+        choices: parameters of the first stage of which a design tries every option, by name, with their
+            number of options: unordered ones, and ordered ones of at most `FEWEST`.
         has_choice: whether trials can share the end of a first stage and differ in it.
         trunks: stages that have a trunk, the last first: its checkpoints are further along.
         lengths: axes of the lengths of these stages.
@@ -63,7 +67,10 @@ class SharedStages:
         self.choices = {
             encoding.names[axis.name]: len(axis.values)
             for axis in encoding.axes
-            if isinstance(axis, Options) and axis.name in self.axes
+            if isinstance(axis, Options)
+            and axis.name in self.axes
+            # Neighbours tell what a value of a longer list is worth, as in a range.
+            and (not axis.ordered or len(axis.values) <= FEWEST)
         }
         self.has_choice = stages.shared and stages.later and bool(first)
         names = {trunk.length for at in self.trunks if (trunk := stages.trunk(at)) is not None}

@@ -23,7 +23,6 @@ from sweeps.search.determinism import one_thread, seeded, silence, stable_seed
 from sweeps.search.encoding import Encoding
 from sweeps.search.known_cost import known_cost
 from sweeps.search.nested_design import (
-    FEWEST,
     FIRST_TRIALS,
     SHARED_FIRST_TRIALS,
     by_new_options,
@@ -44,7 +43,7 @@ from sweeps.search.optimizer.view import SurrogateView
 from sweeps.search.outcomes import Outcomes
 from sweeps.search.random_search import SOBOL_ATTEMPTS, any_of, remaining_configurations
 from sweeps.search.sequence import Point, SobolSequence
-from sweeps.search.shared_stages import SharedStages, Starts
+from sweeps.search.shared_stages import FEWEST, SharedStages, Starts
 from sweeps.search.stage_costs import StageCosts
 from sweeps.space.definition import Choice, Space, Value
 from sweeps.space.domain import Domain

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeps.search.encoding import Encoding
-from sweeps.search.nested_design import FEWEST, by_new_options, first_stages, next_shared
+from sweeps.search.nested_design import by_new_options, first_stages, next_shared
 from sweeps.search.outcomes import Outcomes
-from sweeps.search.shared_stages import SharedStages
+from sweeps.search.shared_stages import FEWEST, SharedStages
 from sweeps.space.definition import Objective, Program, Range, Space, Stage, Value
 from sweeps.space.domain import Domain
 from sweeps.trials.record import Status, Trial

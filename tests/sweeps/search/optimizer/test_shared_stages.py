@@ -13,7 +13,7 @@ import pytest
 from sweeps.search.encoding import Encoding
 from sweeps.search.optimizer import Optimizer, require_searchable
 from sweeps.search.optimizer.stage_choice import FRESH_SEPARATION
-from sweeps.search.shared_stages import SEPARATION
+from sweeps.search.shared_stages import FEWEST, SEPARATION
 from sweeps.space.definition import Choice, Objective, Parameter, Program, Range, Search, Space, Stage, Value
 from sweeps.space.domain import Domain
 from sweeps.space.scale import to_unit
@@ -126,6 +126,16 @@ def test_the_first_design_tries_every_option_of_the_first_stage():
     parameters = (*FLOATS, Choice(name="first.kind", values=kinds))
     records = search(space(parameters=parameters, search=Search(sobol=6, seed=3)), 5)
     assert {record.parameters["first.kind"] for record in records} == set(kinds)
+
+
+def test_a_long_ordered_list_in_the_first_stage_is_no_first_stage_for_each_value():
+    values = Choice(name="first.a", values=tuple(range(1, 9)), ordered=True)
+    records = search(space("600", "400", parameters=(values, *FLOATS[1:]), search=Search(seed=3)), 8)
+    assert {record.generator for record in records} == {"sobol"}
+    assert len({prefix(record.parameters) for record in records}) == FEWEST
+    later = [(record.parameters["second.b"], record.parameters["second.c"]) for record in records]
+    assert len(set(later[:FEWEST])) == 1
+    assert len(set(later)) == 1 + len(later) - FEWEST
 
 
 @pytest.mark.parametrize("seed", range(6))
