@@ -238,10 +238,7 @@ class Optimizer:
         """Return whether the surrogate proposes now: the first trials are made, and half have results."""
         if self._search.method == "random" or not self._encoding.axes:
             return False
-        live = sum(
-            r.status not in ("failed", "abandoned") and r.generator not in ("baseline", "confirm")
-            for r in self._records
-        )
+        live = sum(map(_counts_as_first, self._records))
         complete = sum(r.generator != "confirm" and not self._outcomes.missing(r) for r in self._known())
         first = self.first_trials
         return live + len(found) >= first and complete >= max(1, first // 2)
@@ -460,11 +457,12 @@ class Optimizer:
         if self._costs is None:
             return []
         known = self._known()
-        asked = [(r.generator, r.parameters) for r in known]
+        by = self._generators()
+        asked = [(by[r.trial], r.parameters) for r in known]
         asked += [(candidate.generator, candidate.parameters) for candidate in found]
         encoded = (self._encoding.encode(candidate.parameters) for candidate in found)
         others = [*self._points.values(), *(point for point in encoded if point is not None)]
-        generators = [*(record.generator for record in self._records), *(each.generator for each in found)]
+        generators = [*by.values(), *(each.generator for each in found)]
         choice = StageChoice(
             adapter,
             self._encoding,
@@ -479,6 +477,20 @@ class Optimizer:
             seed=stable_seed(self._search.seed, index, "later") % 2**31,
         )
         return list(choice.ranked(fresh, others))
+
+    def _generators(self) -> dict[int, str]:
+        """Return who proposed each record, by its index.
+
+        Below the target of a sweep with fidelities all records name the search alone: there the surrogate's
+        are those after the first design.
+        """
+        first, live = self.first_trials, 0
+        found: dict[int, str] = {}
+        for record in self._records:
+            by_surrogate = record.generator == "fidelity" and live >= first
+            found[record.trial] = "botorch" if by_surrogate else record.generator
+            live += _counts_as_first(record)
+        return found
 
     def _waiting(self, found: Sequence[Candidate]) -> Iterator[tuple[Point, dict[str, Any], list[str]]]:
         """Yield (point, metadata, missing metrics) of records, then candidates, without complete results."""
@@ -564,6 +576,11 @@ class Optimizer:
             return None
         seed = stable_seed(self._search.seed, "optimum") % 2**31
         return (view or self.view()).optimum(tried, more=more, seed=seed, curves=curves)
+
+
+def _counts_as_first(record: Trial) -> bool:
+    """Return whether a trial counts towards those that come before the surrogate's."""
+    return record.status not in ("failed", "abandoned") and record.generator not in ("baseline", "confirm")
 
 
 def _may_follow(old: Trial, new: Trial) -> bool:

@@ -11,10 +11,21 @@ from typing import Any
 import pytest
 
 from sweeps.search.encoding import Encoding
-from sweeps.search.optimizer import Optimizer, require_searchable
+from sweeps.search.optimizer import Optimizer, asker, require_searchable
 from sweeps.search.optimizer.stage_choice import FRESH_SEPARATION
 from sweeps.search.shared_stages import FEWEST, SEPARATION
-from sweeps.space.definition import Choice, Objective, Parameter, Program, Range, Search, Space, Stage, Value
+from sweeps.space.definition import (
+    Choice,
+    Fidelity,
+    Objective,
+    Parameter,
+    Program,
+    Range,
+    Search,
+    Space,
+    Stage,
+    Value,
+)
 from sweeps.space.domain import Domain
 from sweeps.space.scale import to_unit
 from sweeps.trials.record import Trial
@@ -146,11 +157,12 @@ def test_the_first_design_tries_every_option_of_later_stages(seed: int):
     assert {record.parameters["second.kind"] for record in records} == set(kinds)
 
 
+def later_stages_alone(parameters: Mapping[str, Value]) -> dict[str, float]:
+    return {"loss": (float(parameters["second.b"]) - 0.3) ** 2}
+
+
 @pytest.mark.slow
 def test_fresh_first_stage_is_due_after_equal_compute():
-    def later_stages_alone(parameters: Mapping[str, Value]) -> dict[str, float]:
-        return {"loss": (float(parameters["second.b"]) - 0.3) ** 2}
-
     records = search(space(first="500", second="500"), 15, later_stages_alone)
     cached = "".join("c" if on else "f" for on in on_published(records))
     assert "c" in cached[6:]
@@ -160,6 +172,23 @@ def test_fresh_first_stage_is_due_after_equal_compute():
     assert due
     for at in due:
         assert min(abs(first[at] - other) for other in first[:at]) >= FRESH_SEPARATION
+
+
+def test_below_the_target_of_fidelity_the_search_is_the_same():
+    """The ninth trial is a fresh first stage that is due, and the tenth ignores costs."""
+    half = space(first="500", second="500")
+    records = search(half, 10, later_stages_alone)
+    assert on_published(records)[6:9] == [True, True, False]
+    width = Choice(name="first.width", values=(1, 2), ordered=True)
+    fidelity = (Fidelity(parameter=width.name, cost=(0.1, 1.0)),)
+    optimizer = asker(replace(half, parameters=(*FLOATS, width), fidelity=fidelity, run_cap=30))
+    cheap = [
+        replace(each, generator="fidelity", parameters={**each.parameters, width.name: 1}) for each in records
+    ]
+    for known in (8, 9):
+        optimizer.observe(cheap[:known])
+        (candidate,) = optimizer.generate()
+        assert (candidate.generator, candidate.parameters) == ("fidelity", cheap[known].parameters), known
 
 
 @pytest.mark.parametrize(
