@@ -20,6 +20,9 @@ from sweeps.space.definition import Choice, Range, Value, cell_of, is_number, nu
 from sweeps.space.domain import Domain
 from sweeps.space.scale import from_unit, level, levels, position, to_unit
 
+MARGIN = 1e-7
+"""By how much a constraint on a float is tighter for Ax, which may overstep it by 1e-8."""
+
 WIDE = 100
 """Ranges of integers or steps that are at least this wide are searched as floats and rounded."""
 
@@ -222,10 +225,10 @@ class Encoding:
     def _scaled(self, constraint: Linear) -> str:
         """Return the constraint over axes, scaled to a largest coefficient of 1 for the samplers' tolerances.
 
-        A constraint on a float is 1e-7 tighter than the user's, because Ax may overstep it by 1e-8.
+        A constraint on a float is tighter than the user's by `MARGIN`.
         """
         searched = [self.domain.searched[name] for name in constraint.coefficients]
-        margin = 1e-7 if any(isinstance(p, Range) and levels(p) is None for p in searched) else 0.0
+        margin = MARGIN if any(isinstance(p, Range) and levels(p) is None for p in searched) else 0.0
         factors, bound = {}, constraint.bound
         for name, factor in constraint.coefficients.items():
             start, slope = self.line(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.optim.initializers import gen_batch_initial_conditions
 from torch import Tensor
 
+from sweeps.search.encoding import MARGIN
 from sweeps.search.optimizer.prior import OfRows, WithPrior
 from sweeps.search.optimizer.rows import option_columns
 
@@ -85,6 +87,11 @@ class OpenAcquisition(Acquisition):  # type: ignore[misc]  # Ax ships no types
     found: Tensor
 
     def __init__(self, *, search_space_digest: Any, torch_opt_config: Any, **options: Any) -> None:
+        if torch_opt_config.linear_constraints is not None:
+            # With these Ax only leaves out trials that break a constraint, and without any tolerance: also a
+            # user's own that lies exactly on one, and candidates that it found at the tighter one itself.
+            factors, bounds = torch_opt_config.linear_constraints
+            torch_opt_config = replace(torch_opt_config, linear_constraints=(factors, bounds + 2 * MARGIN))
         super().__init__(
             search_space_digest=search_space_digest, torch_opt_config=torch_opt_config, **options
         )

@@ -133,10 +133,12 @@ def results(
 
 
 def pending(experiment: Experiment, outcomes: Outcomes, waiting: Waiting) -> dict[str, list[Any]]:
-    """Return the points without a result, by metric; points outside the search space are left out."""
+    """Return the points without a result, by metric; points outside of the ranges are left out."""
     found: dict[str, list[ObservationFeatures]] = {name: [] for name in outcomes.names.values()}
+    parameters = experiment.search_space.parameters
     for point, metadata, missing in waiting:
-        if experiment.search_space.check_membership(point):
+        # Not the constraints, which are a little tighter here: a user's own trial may lie exactly on one.
+        if all(parameters[name].validate(value) for name, value in point.items()):
             for name in missing:
                 found[name].append(ObservationFeatures(dict(point), metadata=dict(metadata)))
     return found

@@ -147,6 +147,38 @@ def test_starts_within_constraints_take_a_short_walk(monkeypatch: pytest.MonkeyP
     assert asked >= best - 0.05
 
 
+def test_trials_exactly_on_a_constraint_count() -> None:
+    """Ax itself leaves them out, as if they were beyond it."""
+    constrained = replace(
+        space("loss"),
+        parameters=tuple(Range(name=name, min=0.0, max=1.0, kind="float") for name in "ab"),
+        parameter_constraints=("a + b <= 1",),
+    )
+    points = [(0.5, 0.5), (0.1, 0.2), (0.3, 0.3), (0.2, 0.6)]
+    records = [
+        Trial(
+            trial=index,
+            status="completed",
+            generator="enqueued",
+            parameters={"a": a, "b": b},
+            metrics={"loss": a * b - a},
+        )
+        for index, (a, b) in enumerate(points)
+    ]
+    optimizer, outcomes = Optimizer(constrained), Outcomes(constrained)
+    optimizer.observe(records)
+    results = ax_experiment.results(outcomes, records, optimizer.experiment.trials)
+    goal = ax_experiment.goal(outcomes)
+    waiting = [({"p0": 0.25, "p1": 0.75}, {}, ["m0"]), ({"p0": 0.9, "p1": 0.9}, {}, ["m0"])]
+    pending = ax_experiment.pending(optimizer.experiment, outcomes, waiting)
+    with one_thread(), silence("ax"), seeded(0):
+        adapter = fitted(optimizer.experiment, results, goal, acquisition_class=OpenAcquisition)
+        adapter.gen(n=1, pending_observations=pending)
+    acquisition = adapter.generator._acquisition
+    assert sorted(acquisition.X_observed.tolist()) == sorted(map(list, points))
+    assert acquisition.X_pending.tolist() == [[0.25, 0.75]]
+
+
 def fitted_to_bowl(searched: Space) -> Any:
     """Return a fit to nine records whose loss is lowest at a = b = 0.4, beyond the constraint, and n = 2."""
     records = []

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from sweeps.errors import NothingToAsk, SpaceError
-from sweeps.search.optimizer import Candidate, Optimizer, require_searchable
+from sweeps.search.encoding import Encoding
+from sweeps.search.optimizer import Candidate, Optimizer, ax_experiment, require_searchable
+from sweeps.search.outcomes import Outcomes
 from sweeps.space.definition import (
     Choice,
     Fixed,
@@ -24,6 +26,7 @@ from sweeps.space.definition import (
     Space,
     Value,
 )
+from sweeps.space.domain import Domain
 from sweeps.trials.record import Trial
 
 Objectives = tuple[Objective, ...]
@@ -362,6 +365,18 @@ def test_parameter_constraints_are_kept_exactly(constraints: tuple[str, ...], ho
     found = Optimizer(searched).generate(5)
     assert all(holds(candidate.parameters) for candidate in found)
     assert len({tuple(candidate.parameters.items()) for candidate in found}) == 5
+
+
+def test_a_running_trial_on_a_constraint_is_a_pending_point():
+    """Ax's constraints are a little tighter than the user's, whose own trial may lie exactly on one."""
+    searched = space(real("x"), real("y"), parameter_constraints=("x + y <= 1",))
+    optimizer, encoding = Optimizer(searched), Encoding(Domain(searched))
+    point = encoding.encode({"x": 0.5, "y": 0.5})
+    assert point is not None
+    outside = dict.fromkeys(point, 2.0)
+    waiting = [(point, {}, ["m0"]), (outside, {}, ["m0"])]
+    found = ax_experiment.pending(optimizer.experiment, Outcomes(searched), waiting)
+    assert [each.parameters for each in found["m0"]] == [point]
 
 
 @pytest.mark.slow
