@@ -15,13 +15,13 @@ from sweeps.errors import EnvironmentFault, StoreUnavailable
 from sweeps.stages.checkpoint import SNAPSHOTS
 from sweeps.storage.base import Store
 from sweeps.storage.run_files.fetch import fetch_files
+from sweeps.storage.run_files.scan import CHECKPOINTS
 from sweeps.text import json_reader
 from sweeps.text.regular_file import open_regular
 from sweeps.trials.record import Trial, run_prefix
 
 log = logging.getLogger(__name__)
 
-CHECKPOINTS = "checkpoints"
 _LONGEST_NAME = 1000
 _INCOMING = ".incoming"  # a draft's name, so that a partial copy is not uploaded as this attempt's own
 

@@ -39,6 +39,7 @@ from sweeps.stages.checkpoint import SNAPSHOTS, SharedKeys, clause
 from sweeps.storage.base import NotFound
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.run_files.mirror import Uploader
+from sweeps.storage.run_files.scan import CHECKPOINTS
 from sweeps.storage.run_files.upload import UPLOAD_S
 from sweeps.text.shorten import shown_bytes
 from sweeps.transfer.attempt import TrialStages
@@ -47,7 +48,7 @@ from sweeps.trials.amendments import Amendments
 from sweeps.trials.record import FINISHED, Reason, Trial, run_prefix
 from sweeps.worker.heartbeat import HeartbeatThread
 from sweeps.worker.leftovers import hold, keep_run, remove_run
-from sweeps.worker.resuming import CHECKPOINTS, checkpoint_progress, fetch_checkpoints, remove_checkpoints
+from sweeps.worker.resuming import checkpoint_progress, fetch_checkpoints, remove_checkpoints
 
 log = logging.getLogger(__name__)
 

@@ -59,8 +59,12 @@ class Uploader:
         self._error = ""
 
     def start(self) -> None:
-        """Begin to upload files of the folder as they settle."""
+        """Begin to upload files of the folder as they settle.
+
+        What lies in `checkpoints/` now is an earlier attempt's, of which the bucket shows all or none.
+        """
         if self._upload is not None:
+            self._upload.inherit()
             self._thread.start()
 
     def close(
@@ -85,7 +89,7 @@ class Uploader:
         if self._upload is None:
             return ()
         if self._thread.ident is None:
-            self._thread.start()
+            self.start()
         self._deadline.join(self._thread, timeout, leave=leave, grace=grace, while_moving=while_moving)
         missing = self._upload.missing()
         if missing:

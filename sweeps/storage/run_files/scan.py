@@ -29,6 +29,8 @@ DRAFTS = (
 )
 PRIVATE = (".git", ".env", ".netrc", ".ssh")
 """Hidden names that may hold keys, which others who read the bucket should not have."""
+CHECKPOINTS = "checkpoints"
+"""Folder of a run from which the next attempt goes on."""
 _SUFFIX_CHARACTERS = 16  # an object's name may be longer than its file's by so many
 
 
@@ -74,7 +76,7 @@ def scan(folder: Path, prefix: str, *, without: str = "") -> dict[str, Stamp]:
     found: dict[str, Stamp] = {}
     for parent, folders, files in os.walk(root):
         top = parent == os.fspath(root)
-        hidden = (".*",) if Path(parent).is_relative_to(root / "checkpoints") else PRIVATE
+        hidden = (".*",) if Path(parent).is_relative_to(root / CHECKPOINTS) else PRIVATE
         left_out = (*DRAFTS, *hidden)
         folders[:] = [n for n in folders if not _is_any(n, left_out) and not (top and n == without)]
         for path in (Path(parent, file) for file in files if not _is_any(file, left_out)):
@@ -116,14 +118,20 @@ def due_batches(
     units: dict[str, set[str]] = defaultdict(set)
     for name in (*present, *safe):
         units[unit_of(name)].add(name)
+    moving = frozenset[str]() if final else moving_units(present, before)
     batches = []
-    for names in units.values():
+    for unit, names in units.items():
         changed = sorted(n for n in names if n in present and present[n] != safe.get(n) and n not in deferred)
         removed = sorted(n for n in names if n not in present)
-        moving = any(present.get(n) != before.get(n) and not is_growing(n) for n in names)
-        if (changed or removed) and (final or not moving):
+        if (changed or removed) and unit not in moving:
             batches.append(Batch(changed=tuple(changed), removed=tuple(removed)))
     return sorted(batches, key=lambda batch: (not batch.changed, sum(present[n].size for n in batch.changed)))
+
+
+def moving_units(present: Mapping[str, Stamp], before: Mapping[str, Stamp]) -> frozenset[str]:
+    """Return the units with a file that has changed, come or gone since the scan before."""
+    names = present.keys() | before.keys()
+    return frozenset(unit_of(n) for n in names if present.get(n) != before.get(n) and not is_growing(n))
 
 
 def unit_of(name: str) -> str:

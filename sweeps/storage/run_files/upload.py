@@ -3,6 +3,9 @@
 An object is never overwritten while the manifest names it: new content goes to another object, the manifest
 is replaced, and only then the old object is removed. So the files of the last manifest are complete, wherever
 this program is killed. Only growing files are overwritten, with content that begins with the old one.
+
+The next attempt goes on from the newest attempt whose manifest names a checkpoint, and looks at no other. So
+a manifest names none until all that this attempt was given are in the bucket, too.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -23,7 +26,18 @@ from sweeps.storage.run_files.client import Bucket, Changed, Remote
 from sweeps.storage.run_files.exchange import Deadline
 from sweeps.storage.run_files.manifest import MANIFEST, Stored
 from sweeps.storage.run_files.opening import open_client
-from sweeps.storage.run_files.scan import Batch, Stamp, due_batches, is_growing, is_volatile, scan, stamp_of
+from sweeps.storage.run_files.scan import (
+    CHECKPOINTS,
+    Batch,
+    Stamp,
+    due_batches,
+    is_growing,
+    is_volatile,
+    moving_units,
+    scan,
+    stamp_of,
+    unit_of,
+)
 from sweeps.text.regular_file import open_regular
 
 log = logging.getLogger(__name__)
@@ -34,6 +48,11 @@ UPLOAD_S = 900.0
 _REST, _LONGEST_REST_S = 20, 900.0
 """Times of its last upload after which a log is sent again, whole, as checkpoints wait meanwhile; and the
 most seconds: an outage of five minutes, which an upload outlasts, would hide the log for a hundred."""
+
+
+_RESTLESS = 12
+"""Scans in a row, a minute of them, in which an inherited checkpoint has changed, after which none waits for
+it: what a program writes all the time is never sent, and would hide what it writes beside that."""
 
 
 class FolderUpload:
@@ -72,8 +91,16 @@ class FolderUpload:
         self._committed: dict[str, Stored] = {}
         self._next: dict[str, Stored] = {}
         self._objects: dict[str, Remote] = {}  # all known objects
+        self._inherited: frozenset[str] = frozenset()  # files of checkpoints that are not all sent yet
+        self._restless: dict[str, int] = {}  # unit → in how many scans in a row it has changed
+        self._hidden: dict[str, Stored] = {}  # what is sent, and kept out of the manifest until they are
         self._retired: set[str] = set()  # deleted objects
         self._superseded: dict[str, str] = {}  # objects that no manifest names any more
+
+    def inherit(self) -> None:
+        """Note which checkpoints an earlier attempt has left, before a program writes its own."""
+        present = scan(self._folder, self._prefix, without=self._without)
+        self._inherited = frozenset(filter(_is_of_checkpoint, present))
 
     def round(self, *, final: bool = False) -> None:
         """Upload what has settled; with `final`, everything.
@@ -87,6 +114,10 @@ class FolderUpload:
             self._open()
         present = scan(self._folder, self._prefix, without=self._without)
         before, self._before = self._before, present
+        moving = frozenset[str]() if final else moving_units(present, before)
+        self._restless = {unit: self._restless.get(unit, 0) + 1 for unit in moving}
+        restless = {unit for unit, scans in self._restless.items() if scans >= _RESTLESS}
+        awaited = {name for name in self._inherited if name in present and unit_of(name) not in restless}
         now = time.monotonic()
         deferred = frozenset(name for name, due in self._due.items() if now < due and not final)
         torn = False
@@ -94,13 +125,13 @@ class FolderUpload:
             if torn and not batch.changed:
                 continue  # the failed batch may be the successor of what was removed here
             if sum(present[name].size for name in batch.changed) > self._deadline.config.chunk_bytes:
-                self._commit()  # finished uploads do not wait for a large file
+                self._commit(awaited)  # finished uploads do not wait for a large file
             try:
                 self._send(batch, present)
             except (Changed, FileNotFoundError) as changed:
                 torn = True
                 log.debug("%s: not uploaded this time: %s", self._folder, changed)
-        self._commit(complete=final and not self._left(present, self._sent))
+        self._commit(awaited, complete=final and not self._left(present, self._sent))
         for name, generation in list(self._superseded.items()):
             self._retired.add(name)
             self._client.delete(name, generation)
@@ -188,23 +219,37 @@ class FolderUpload:
 
     # ---- the manifest
 
-    def _commit(self, *, complete: bool = False) -> None:
-        """Make what was sent visible to readers; nothing is to follow what is `complete`."""
-        if self._next != self._committed or (complete and self._says_uploading):
+    def _commit(self, awaited: Set[str], *, complete: bool = False) -> None:
+        """Make what was sent visible to readers; nothing is to follow what is `complete`.
+
+        Args:
+            awaited: inherited files without which no checkpoint becomes visible.
+        """
+        if awaited <= self._sent.keys():
+            self._inherited = frozenset()
+        held = frozenset(filter(_is_of_checkpoint, self._next)) if self._inherited else frozenset[str]()
+        shown = {name: stored for name, stored in self._next.items() if name not in held}
+        earlier = (*self._committed.values(), *self._hidden.values())
+        if shown != self._committed or (complete and self._says_uploading):
             self._deadline.check()
-            data = manifest.encode(self._next, uploading=not complete)
+            data = manifest.encode(shown, uploading=not complete)
             try:
                 self._version = put(self._store, self._key, data, self._version)
             except StoreConflict:
                 self._opened = False  # start again from what the other program has written
-                self._sent, self._safe, self._superseded = {}, {}, {}
+                self._sent, self._safe, self._superseded, self._hidden = {}, {}, {}, {}
                 raise StoreUnavailable(
                     f"{self._store.location(self._key)}: another program uploads to this folder; end it"
                 ) from None
             self._says_uploading = not complete
-            kept = {stored.object for stored in self._next.values()}
-            for stored in self._committed.values():
-                if stored.object not in kept and stored.object in self._objects:
-                    self._superseded[stored.object] = self._objects.pop(stored.object).generation
-            self._committed = dict(self._next)
-        self._safe = dict(self._sent)
+            self._committed = shown
+        kept = {stored.object for stored in self._next.values()}
+        for stored in earlier:
+            if stored.object not in kept and stored.object in self._objects:
+                self._superseded[stored.object] = self._objects.pop(stored.object).generation
+        self._hidden = {name: self._next[name] for name in held}
+        self._safe = {name: stamp for name, stamp in self._sent.items() if name not in held}
+
+
+def _is_of_checkpoint(name: str) -> bool:
+    return name.startswith(f"{CHECKPOINTS}/")

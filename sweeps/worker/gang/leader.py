@@ -22,11 +22,11 @@ from sweeps.programs import process
 from sweeps.programs.base import HostEnd
 from sweeps.programs.result import EXIT_DIVERGED, network_was_lost
 from sweeps.stages.checkpoint import SNAPSHOTS
+from sweeps.storage.run_files.scan import CHECKPOINTS
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import printable
 from sweeps.worker.gang.channel import Channel, listen
 from sweeps.worker.gang.host import Host
-from sweeps.worker.resuming import CHECKPOINTS
 
 PATIENCE_S = 540.0
 """Longest wait of a gang's hosts for one another, start included: about torchrun's ten minutes."""

@@ -24,6 +24,7 @@ from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.retries import RetryPolicy
 from sweeps.storage.run_files import fetch
+from sweeps.storage.run_files.exchange import PART_UNIT
 from sweeps.storage.run_files.mirror import UploadConfig, Uploader
 from sweeps.trials.lifecycle import Release
 from sweeps.trials.record import Trial, run_prefix
@@ -164,6 +165,46 @@ def test_incomplete_upload_is_skipped_for_the_attempt_before(gcs: FakeGcs, store
     folder = elsewhere.folder(run_prefix(3, 3))
     assert fetch_checkpoints(elsewhere, claimed(3), folder) == 1
     assert there(folder) == FIRST
+
+
+LARGE = {f"checkpoints/00000{n}00/model": str(n) * (2 * PART_UNIT) for n in (1, 2)}
+LARGE |= {f"checkpoints/00000{n}00/state.json": "{}" for n in (1, 2)} | {"checkpoints/latest": "00000200"}
+
+
+@pytest.mark.parametrize("last", ["", "00000200/"], ids=["none", "one-of-two"])
+def test_attempt_whose_copies_are_not_up_yet_hides_no_checkpoints(gcs: FakeGcs, stores, last: str) -> None:
+    """Gigabytes that were fetched take minutes to go up again, and small files go before them."""
+    here, elsewhere = stores
+    leave(here, 1, LARGE)
+    folder = elsewhere.folder(run_prefix(3, 2))
+    assert fetch_checkpoints(elsewhere, claimed(2), folder) == 1
+    (folder / "log.txt").write_text("words")
+    gcs.faults.add(Fault(action="hang", operation="upload_part", name=f"*{last}model*", times=None))
+    pace = replace(PACE, chunk_bytes=PART_UNIT)
+    missing = Uploader(elsewhere, folder, run_prefix(3, 2), config=pace).close(2)
+    gcs.faults.clear()
+    folder = here.folder(run_prefix(3, 3))
+    assert fetch_checkpoints(here, claimed(3), folder) == (1 if here.is_remote else 2)
+    assert there(folder) == LARGE
+    assert set(missing) == (LARGE.keys() if here.is_remote else set())
+
+
+def test_checkpoint_beside_copies_that_are_up_is_there_for_the_next_attempt(gcs: FakeGcs, stores) -> None:
+    here, elsewhere = stores
+    leave(here, 1, LARGE)
+    folder = elsewhere.folder(run_prefix(3, 2))
+    assert fetch_checkpoints(elsewhere, claimed(2), folder) == 1
+    uploader = Uploader(elsewhere, folder, run_prefix(3, 2), config=replace(PACE, chunk_bytes=PART_UNIT))
+    uploader.start()
+    more = {"checkpoints/00000300/model": "3" * (3 * PART_UNIT), "checkpoints/latest": "00000300"}
+    for name, text in more.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    shutil.rmtree(folder / "checkpoints/00000100")  # as the program rotates them
+    assert uploader.close(20) == ()
+    folder = here.folder(run_prefix(3, 3))
+    assert fetch_checkpoints(here, claimed(3), folder) == 2
+    assert there(folder) == {n: t for n, t in (LARGE | more).items() if "/00000100/" not in n}
 
 
 def test_trial_starts_over_when_the_bucket_is_out_of_reach(gcs: FakeGcs, stores, caplog) -> None:

@@ -616,6 +616,60 @@ class TestARunningProgram:
         assert fetch(other) == {"manifest.json": b'{"mine": 1}'}
 
 
+class TestInheritedCheckpoints:
+    def inherit(self, store, files: dict[str, bytes]) -> FolderUpload:
+        for name, data in files.items():
+            write(store.folder(PREFIX), name, data)
+        uploads = rounds(store)
+        uploads.inherit()
+        return uploads
+
+    def test_all_wait_for_one_that_the_program_rewrites(self, store, other):
+        """Attempts before this one have all of them."""
+        uploads = self.inherit(store, {"checkpoints/best/model": b"10", "checkpoints/last/model": b"20"})
+        for data in (b"21", b"22"):
+            write(store.folder(PREFIX), "checkpoints/last/model", data)
+            uploads.round()
+            assert fetch(other) is None
+        uploads.round()
+        assert fetch(other) == {"checkpoints/best/model": b"10", "checkpoints/last/model": b"22"}
+
+    def test_file_that_the_program_keeps_writing_holds_no_checkpoint_back(self, store, other):
+        uploads = self.inherit(store, {"checkpoints/status": b"0", "checkpoints/10/model": b"10"})
+        write(store.folder(PREFIX), "checkpoints/20/model", b"20")
+        for beat in range(11):
+            write(store.folder(PREFIX), "checkpoints/status", b"%d" % beat)
+            uploads.round()
+        assert fetch(other) is None
+        write(store.folder(PREFIX), "checkpoints/status", b"11")
+        uploads.round()
+        assert fetch(other) == {"checkpoints/10/model": b"10", "checkpoints/20/model": b"20"}
+
+    def test_all_that_is_deleted_holds_no_checkpoint_back(self, store, other):
+        uploads = self.inherit(store, {"checkpoints/10/model": b"10"})
+        write(store.folder(PREFIX), "checkpoints/20/model", b"20")
+        (store.folder(PREFIX) / "checkpoints/10/model").unlink()
+        uploads.round()
+        uploads.round()
+        assert fetch(other) == {"checkpoints/20/model": b"20"}
+
+    def test_what_is_replaced_before_it_is_shown_leaves_no_object(self, gcs, store, other):
+        store.create("trials/000012.json", b"{}")  # else the refusal is for good
+        uploads = self.inherit(store, {"checkpoints/10/model": BIG, "checkpoints/latest": b"10"})
+        denied = gcs.faults.add(Fault(action="status", operation="upload_part", status=403, times=None))
+        uploads.round()
+        for latest in (b"10", b"10\n", b"10\n"):  # the second time it has not rested
+            if (store.folder(PREFIX) / "checkpoints/latest").read_bytes() != latest:
+                write(store.folder(PREFIX), "checkpoints/latest", latest)
+            with pytest.raises(StoreUnavailable, match="denied"):
+                uploads.round()
+            assert fetch(other) is None
+        gcs.faults.remove(denied)
+        uploads.round()
+        assert fetch(other) == {"checkpoints/10/model": BIG, "checkpoints/latest": b"10\n"}
+        assert len(names(gcs, store)) == 3
+
+
 class TestNames:
     def test_links_out_of_the_folder_are_not_followed(self, tmp_path, store, other):
         (tmp_path / "secret").write_bytes(b"secret")
