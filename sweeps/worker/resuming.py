@@ -6,6 +6,7 @@ machine. The program decides whether it can use it: the trainer verifies each fi
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 from collections.abc import Iterable, Sequence
@@ -76,18 +77,26 @@ def remove_checkpoints(folder: Path, attempts: Iterable[int]) -> None:
 def checkpoint_progress(folder: Path, names: Sequence[str]) -> tuple[int, int]:
     """Return the progress of the newest checkpoint in a run folder; (0, 0) if it is unknown.
 
+    That is the one in `latest`, if it is there: a file of its own may be newer than what has been uploaded.
+
     Returns:
         The number of completed stages, and of completed steps of the next one.
     """
     checkpoints = folder / CHECKPOINTS
-    try:
-        with open_regular(checkpoints / "latest") as file:
-            latest = file.read(_LONGEST_NAME).decode().strip()
-        state = json_reader.read(checkpoints / latest / "state.json")
-        stage, is_over, step = state["stage"], state["over"] is True, state.get("step")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not the trainer's
-        return 0, 0
-    if stage not in names:
-        return len(names), 0
-    steps = step if isinstance(step, int) and not is_over else 0
-    return names.index(stage) + is_over, steps
+    found: list[Path] = []
+    with contextlib.suppress(OSError):
+        numbered = (path for path in checkpoints.iterdir() if path.name.isdecimal())
+        found = sorted(numbered, key=lambda path: int(path.name), reverse=True)
+    with contextlib.suppress(OSError, ValueError), open_regular(checkpoints / "latest") as file:
+        found.insert(0, checkpoints / file.read(_LONGEST_NAME).decode().strip())
+    for path in found:
+        try:
+            state = json_reader.read(path / "state.json")
+            stage, is_over, step = state["stage"], state["over"] is True, state.get("step")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not the trainer's
+            continue
+        if stage not in names:
+            return len(names), 0
+        steps = step if isinstance(step, int) and not is_over else 0
+        return names.index(stage) + is_over, steps
+    return 0, 0

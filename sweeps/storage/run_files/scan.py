@@ -2,7 +2,8 @@
 
 Files in or below one folder of the run (`checkpoints/00000120/…`) form a unit: they become visible in the
 bucket together, once none of them has changed between two scans. Files directly in the run folder stand
-alone, and so do files that only grow (logs, metrics), of which any prefix is valid.
+alone, and so do files that only grow (logs, metrics), of which any prefix is valid. Files beside such folders
+(`checkpoints/latest`) may name one of them, and become visible after those.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ PRIVATE = (".git", ".env", ".netrc", ".ssh")
 """Hidden names that may hold keys, which others who read the bucket should not have."""
 CHECKPOINTS = "checkpoints"
 """Folder of a run from which the next attempt goes on."""
+_NAMED_WITHIN_S = 60
+"""A folder that is still written so long after the file beside it is not what that file names."""
 _SUFFIX_CHARACTERS = 16  # an object's name may be longer than its file's by so many
 
 
@@ -44,10 +47,17 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Files that become visible together: those to upload, and those that were removed."""
+    """Files that become visible together: those to upload, and those that were removed.
 
+    Args:
+        unit: see `unit_of`.
+        after: units that become visible before it.
+    """
+
+    unit: str
     changed: tuple[str, ...]
     removed: tuple[str, ...]
+    after: frozenset[str]
 
 
 def is_growing(name: str) -> bool:
@@ -104,6 +114,7 @@ def due_batches(
     safe: Mapping[str, Stamp],
     *,
     deferred: Set[str] = frozenset(),
+    restless: Set[str] = frozenset(),
     final: bool = False,
 ) -> list[Batch]:
     """Return the settled units that differ from the bucket, those with the fewest bytes first.
@@ -113,18 +124,25 @@ def due_batches(
     Args:
         safe: files as they are in the bucket.
         deferred: frequently rewritten files that were uploaded a short time ago.
+        restless: units that change all the time, for which no other waits.
         final: no program writes any more, so that everything has settled.
     """
     units: dict[str, set[str]] = defaultdict(set)
     for name in (*present, *safe):
         units[unit_of(name)].add(name)
     moving = frozenset[str]() if final else moving_units(present, before)
+    changed, written = dict[str, tuple[str, ...]](), dict[str, int]()
+    for unit, names in units.items():
+        differ = sorted(n for n in names if n in present and present[n] != safe.get(n) and n not in deferred)
+        changed[unit], written[unit] = tuple(differ), max((present[n].mtime_ns for n in differ), default=0)
+    folders = [unit for unit in units if unit.endswith("/") and changed[unit] and unit not in restless]
     batches = []
     for unit, names in units.items():
-        changed = sorted(n for n in names if n in present and present[n] != safe.get(n) and n not in deferred)
-        removed = sorted(n for n in names if n not in present)
-        if (changed or removed) and unit not in moving:
-            batches.append(Batch(changed=tuple(changed), removed=tuple(removed)))
+        removed = tuple(sorted(n for n in names if n not in present))
+        inside = (u for u in folders if changed[unit] and u != unit and u.startswith(unit))
+        after = frozenset(u for u in inside if written[u] < written[unit] + _NAMED_WITHIN_S * 10**9)
+        if (changed[unit] or removed) and moving.isdisjoint({unit, *after}):
+            batches.append(Batch(unit=unit, changed=changed[unit], removed=removed, after=after))
     return sorted(batches, key=lambda batch: (not batch.changed, sum(present[n].size for n in batch.changed)))
 
 

@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Set
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -51,8 +52,17 @@ most seconds: an outage of five minutes, which an upload outlasts, would hide th
 
 
 _RESTLESS = 12
-"""Scans in a row, a minute of them, in which an inherited checkpoint has changed, after which none waits for
-it: what a program writes all the time is never sent, and would hide what it writes beside that."""
+"""Scans in a row, a minute of them, in which a unit has changed, after which no other waits for it: what a
+program writes all the time is never sent, and would hide what it writes beside that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sent:
+    """A batch whose files are in the bucket, as they were then."""
+
+    batch: Batch
+    stored: Mapping[str, Stored]
+    stamps: Mapping[str, Stamp]
 
 
 class FolderUpload:
@@ -121,16 +131,25 @@ class FolderUpload:
         now = time.monotonic()
         deferred = frozenset(name for name, due in self._due.items() if now < due and not final)
         torn = False
-        for batch in due_batches(present, before, self._sent, deferred=deferred, final=final):
+        accepted: set[str] = set()
+        waiting: list[_Sent] = []
+        for batch in due_batches(
+            present, before, self._sent, deferred=deferred, restless=restless, final=final
+        ):
             if torn and not batch.changed:
                 continue  # the failed batch may be the successor of what was removed here
             if sum(present[name].size for name in batch.changed) > self._deadline.config.chunk_bytes:
                 self._commit(awaited)  # finished uploads do not wait for a large file
             try:
-                self._send(batch, present)
+                waiting.append(self._send(batch, present))
             except (Changed, FileNotFoundError) as changed:
                 torn = True
                 log.debug("%s: not uploaded this time: %s", self._folder, changed)
+            for sent in sorted(waiting, key=lambda sent: len(sent.batch.after)):
+                if sent.batch.after <= accepted:
+                    self._accept(sent)
+                    accepted.add(sent.batch.unit)
+                    waiting.remove(sent)
         self._commit(awaited, complete=final and not self._left(present, self._sent))
         for name, generation in list(self._superseded.items()):
             self._retired.add(name)
@@ -165,8 +184,8 @@ class FolderUpload:
 
     # ---- files
 
-    def _send(self, batch: Batch, present: Mapping[str, Stamp]) -> None:
-        """Upload the batch completely; after an error nothing of it becomes visible."""
+    def _send(self, batch: Batch, present: Mapping[str, Stamp]) -> _Sent:
+        """Upload the batch completely. Nothing of it becomes visible before it is accepted."""
         began = self._clock()
         with ExitStack() as stack:
             # All are opened first: a program that rotates its checkpoints cannot remove some meanwhile.
@@ -179,14 +198,18 @@ class FolderUpload:
             for name, file in files.items():
                 if not is_growing(name) and stamp_of(os.fstat(file.fileno())) != stamps[name]:
                     raise Changed(f"{name} has been written while it was uploaded")
-        for name in batch.removed:
-            self._next.pop(name, None)
-            self._sent.pop(name, None)
-        self._next |= stored
-        self._sent |= stamps
         if stamps:
             size, name = sum(stamp.size for stamp in stamps.values()), os.path.commonpath(stamps)
             self._timed(name, size, self._clock() - began)
+        return _Sent(batch=batch, stored=stored, stamps=stamps)
+
+    def _accept(self, sent: _Sent) -> None:
+        """Let the next manifest name the files of a batch."""
+        for name in sent.batch.removed:
+            self._next.pop(name, None)
+            self._sent.pop(name, None)
+        self._next |= sent.stored
+        self._sent |= sent.stamps
 
     def _store_file(self, name: str, file: IO[bytes], size: int) -> Stored:
         growing, began = is_growing(name), time.monotonic()

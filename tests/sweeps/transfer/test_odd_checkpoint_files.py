@@ -41,6 +41,19 @@ def test_odd_pointer_to_a_checkpoint_is_none(tmp_path: Path, kind: str):
     assert checkpoint_progress(tmp_path, ["one"]) == (0, 0)
 
 
+@pytest.mark.parametrize("latest", ["00000030", "", "../00000030", None])
+def test_dangling_pointer_is_passed_over_for_the_newest_checkpoint(tmp_path: Path, latest: str | None):
+    checkpoints = tmp_path / "checkpoints"
+    for name, text in {"00000010": "{}", "00000020": '{"stage": "one", "over": false, "step": 20}', ".00000040": "{}",
+                       "00000025": "torn", "best": "{}"}.items():  # fmt: skip
+        (checkpoints / name).mkdir(parents=True)
+        (checkpoints / name / "state.json").write_text(text)
+    (checkpoints / "00000050").mkdir()
+    if latest is not None:
+        (checkpoints / "latest").write_text(latest)
+    assert checkpoint_progress(tmp_path, ["one"]) == (0, 20)
+
+
 def test_pipe_after_the_scan_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store = LocalStore(tmp_path / "sweep")
     run = store.folder("runs/000001/attempt-1")

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 import pytest
@@ -614,6 +614,68 @@ class TestARunningProgram:
     def test_a_file_named_like_the_manifest_is_kept_beside_it(self, store, other):
         upload(store, {"manifest.json": b'{"mine": 1}'})
         assert fetch(other) == {"manifest.json": b'{"mine": 1}'}
+
+
+class TestPointers:
+    OLD, NEW = Stamp(1, 10**9, 1), Stamp(1, 10**9, 2)
+    MINUTE_LATER = Stamp(1, 70 * 10**9, 3)
+
+    @pytest.fixture
+    def uploads(self, store) -> FolderUpload:
+        """Return an upload whose bucket has one checkpoint, and the folder the next one, too."""
+        uploads, folder = rounds(store), store.folder(PREFIX)
+        for number, data in (("100", b"old"), ("200", BIG)):
+            write(folder, f"checkpoints/{number}/model", data)
+            write(folder, "checkpoints/latest", number.encode())
+            if number == "100":
+                uploads.round(final=True)
+        uploads.round()
+        return uploads
+
+    def test_checkpoint_appears_before_the_pointer_to_it(self, gcs, store, other, uploads):
+        gcs.faults.add(Fault(action="delay", operation="complete", delay_s=2.0))
+        gcs.journal.clear()
+        thread = threading.Thread(target=uploads.round)
+        thread.start()
+        wait_until(lambda: len(gcs.journal.entries("upload_part")) >= 1)
+        assert fetch(other) == {"checkpoints/100/model": b"old", "checkpoints/latest": b"100"}
+        write(
+            store.folder(PREFIX), "checkpoints/latest", b"300"
+        )  # or it would never be there, if uploads are slow
+        thread.join()
+        assert fetch(GcsStore(store.url, endpoint=gcs.door("c"))) == {
+            "checkpoints/100/model": b"old",
+            "checkpoints/200/model": BIG,
+            "checkpoints/latest": b"200",
+        }
+
+    def test_pointer_waits_where_its_checkpoint_is_written_meanwhile(self, gcs, store, other, uploads):
+        gcs.latency_s = 0.05
+        thread = threading.Thread(target=uploads.round)
+        thread.start()
+        wait_until(lambda: len(gcs.journal.entries("upload_part")) >= 1)
+        with (store.folder(PREFIX) / "checkpoints/200/model").open("ab") as file:
+            file.write(b"more")
+        thread.join()
+        gcs.latency_s = 0
+        uploads.round()  # it has not rested
+        assert fetch(other) == {"checkpoints/100/model": b"old", "checkpoints/latest": b"100"}
+        uploads.round()
+        assert fetch(GcsStore(store.url, endpoint=gcs.door("c")))["checkpoints/latest"] == b"200"
+
+    def after(self, last: Stamp, *, moves: bool, restless: frozenset[str] = frozenset()) -> Set[str] | None:
+        """Return the units that `latest` goes after, or None if it waits for another scan."""
+        present = {"checkpoints/latest": self.OLD, "checkpoints/1/a": self.OLD, "checkpoints/2/a": last}
+        before = present | {"checkpoints/2/a": Stamp(0, 0, 0)} if moves else present
+        batches = due_batches(present, before, {}, restless=restless)
+        return {batch.unit: batch.after for batch in batches}.get("checkpoints/")
+
+    def test_pointer_waits_only_for_folders_of_its_time_that_come_to_rest(self):
+        """Else what a program writes all the time would keep the pointer from the bucket for ever."""
+        assert self.after(self.NEW, moves=False) == {"checkpoints/1/", "checkpoints/2/"}
+        assert self.after(self.NEW, moves=True) is None
+        assert self.after(self.MINUTE_LATER, moves=True) == {"checkpoints/1/"}
+        assert self.after(self.NEW, moves=True, restless=frozenset({"checkpoints/2/"})) == {"checkpoints/1/"}
 
 
 class TestInheritedCheckpoints:
