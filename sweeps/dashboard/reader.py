@@ -28,6 +28,7 @@ from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_trials
 
 _RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
+_QUARANTINED = re.compile(rf"{trial.QUARANTINE}(\d{{6}})\.json-")
 _CURVE = b'\n "curve": ['
 _BATCH = 500
 _OPEN_AT_ONCE = 200
@@ -137,13 +138,15 @@ class SweepReader:
         )
         versions = {int(match[1]): version for match, version in found}
         if missing := self._known.keys() - versions.keys():
-            if any(self._known[index][1] is not None for index in missing):  # records are never removed
+            known = {index for index in missing if self._known[index][1] is not None}
+            aside = (_QUARANTINED.match(entry.key) for entry in self.store.list(trial.QUARANTINE))
+            if not known <= {int(match[1]) for match in aside if match}:  # else records are never removed
                 raise StoreUnavailable(f"{self.store.url}: records that were here are not here now")
             for index in missing:
                 del self._known[index]
         wanted = {i: v for i, v in versions.items() if i not in self._known or self._known[i][0] != v}
         new = {index: version for index, version in wanted.items() if index not in self._known}
-        return self._fetch(wanted, packs.read(self.store, new))
+        return self._fetch(wanted, packs.read(self.store, new)) or bool(missing)
 
     def _read_open(self) -> bool:
         known = ((index, found) for index, (_, found, _) in self._known.items() if found is not None)

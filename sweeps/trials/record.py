@@ -21,6 +21,8 @@ from sweeps.trials.stage_run import StageRun
 
 SCHEMA = 1
 PREFIX = "trials/"
+QUARANTINE = "quarantine/"
+"""Prefix of records and other objects that `sweep repair` moved away: name, hyphen, time."""
 LOSS = "loss"
 """Kind of a curve of training losses, which all curves were at first."""
 

@@ -25,9 +25,9 @@ from sweeps.text.counted import counted
 from sweeps.text.shorten import shown_bytes
 from sweeps.transfer import stored_stages
 from sweeps.trials import amendments, brake, budget, control, lifecycle
-from sweeps.trials.record import Trial, key, runs_prefix
+from sweeps.trials.record import QUARANTINE, Trial, key, runs_prefix
 from sweeps.upkeep import runs
-from sweeps.upkeep.inventory import QUARANTINE, Survey
+from sweeps.upkeep.inventory import Survey
 from sweeps.upkeep.repair import Finding, Level, RepairStep, mend_checkpoint, move_aside
 
 _FORGOTTEN_S = 24 * 3600.0

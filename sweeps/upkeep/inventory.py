@@ -23,12 +23,10 @@ from sweeps.transfer import stored_stages
 from sweeps.trials import amendments, control, lease, lifecycle, packs
 from sweeps.trials import record as trial
 from sweeps.trials.lease import Lock
-from sweeps.trials.record import Trial
+from sweeps.trials.record import QUARANTINE, Trial
 from sweeps.upkeep import checkpoints
 from sweeps.upkeep.checkpoints import Mismatch
 from sweeps.upkeep.runs import RUNS, RunFolder, half_uploads, local_root, run_folders
-
-QUARANTINE = "quarantine/"
 
 _RECORD = re.compile(rf"{trial.PREFIX}(\d{{6}})\.json")
 _QUARANTINED = re.compile(rf"{QUARANTINE}(\d{{6}})\.json-.*")

@@ -20,8 +20,9 @@ from sweeps.storage.base import NotFound, Store
 from sweeps.storage.local import LocalStore
 from sweeps.transfer import stored_stages
 from sweeps.trials import amendments, lifecycle
+from sweeps.trials.record import QUARANTINE
 from sweeps.upkeep.checkpoints import Mismatch
-from sweeps.upkeep.inventory import QUARANTINE, Unreadable
+from sweeps.upkeep.inventory import Unreadable
 
 Level = Literal["problem", "note"]
 """A problem makes `sweep doctor` exit with 1; a note is harmless."""

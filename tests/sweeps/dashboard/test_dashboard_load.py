@@ -15,6 +15,7 @@ from served_dashboard import CountingStore, Dashboard, dashboard, make_sweep, re
 
 from sweeps.dashboard.catalog import Catalog
 from sweeps.dashboard.poller import LISTING_S, Poller
+from sweeps.dashboard.reader import SweepReader
 from sweeps.dashboard.readonly import ReadOnlyStore
 from sweeps.dashboard.server import Watch
 from sweeps.errors import StoreUnavailable
@@ -25,6 +26,9 @@ from sweeps.storage.gcs.store import GcsStore
 from sweeps.storage.local import LocalStore
 from sweeps.storage.retries import RetryPolicy
 from sweeps.trials import control
+from sweeps.upkeep.diagnostics import plan
+from sweeps.upkeep.inventory import survey
+from sweeps.upkeep.repair import carry_out_all
 
 
 @pytest.fixture
@@ -307,6 +311,23 @@ def test_error_of_a_listing_stands_until_one_succeeds(tmp_path, space, lists_oft
                 await asyncio.sleep(0.2)
 
     run(test())
+
+
+def test_record_that_was_quarantined_while_nobody_looked_is_left_out(tmp_path, space):
+    """Not one that is lost: that is said, and the sweep stays as it was read."""
+    store = make_sweep(tmp_path, space, *map(record, range(3)))
+    reader = SweepReader(store)
+    assert len(reader.refresh(listing=True).records) == 3
+    torn = tmp_path / "toy/trials/000001.json"
+    torn.write_text(torn.read_text()[:40])
+    sweep = Experiment.open(store)
+    assert [outcome.state for outcome in carry_out_all(sweep, plan(sweep, survey(store)))] == ["done"]
+    view = reader.refresh(listing=True)
+    assert [each.trial for each in view.records] == [0, 2]
+    assert reader.refresh(listing=True) is view
+    (tmp_path / "toy/trials/000002.json").unlink()
+    with pytest.raises(StoreUnavailable, match="are not here now"):
+        reader.refresh(listing=True)
 
 
 @pytest.mark.parametrize("mount_point", [False, True])
