@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import sys
@@ -278,6 +279,28 @@ def test_switch_that_is_off_leaves_the_profile(url, tmp_path, monkeypatch, value
     assert ObjectStore(url).client.signed_in_as() == "AWS profile default"
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     assert ObjectStore(url).client.signed_in_as() == "nobody (AWS_SKIP_SIGNATURE)"
+
+
+def test_the_clock_needs_no_credentials_where_nothing_is_signed(s3, url, monkeypatch):
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    store = ObjectStore(url, endpoint=s3.door("a"), retries=QUICK)
+    assert abs(store.now() - time.time()) < 5
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "region", "address"),
+    [
+        ("http://host:9000/", "", "http://host:9000/bucket/sweep/k"),
+        (None, "eu-west-3", "https://s3.eu-west-3.amazonaws.com/bucket/sweep/k"),
+        (None, "", "https://s3.us-east-1.amazonaws.com/bucket/sweep/k"),
+    ],
+)
+def test_an_unsigned_question_for_the_time_goes_where_others_go(url, monkeypatch, endpoint, region, address):
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    monkeypatch.setenv("AWS_REGION", region)
+    client = S3Client("bucket", endpoint=endpoint, retries=QUICK)
+    assert asyncio.run(client.clock_url("sweep/k")) == address
 
 
 def test_profile_of_that_name_in_the_file_of_credentials_is_another(s3, url, tmp_path):
