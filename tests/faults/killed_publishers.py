@@ -149,7 +149,7 @@ def story(folder: Path, kill: Callable[[], object], of: Space) -> dict:
     published = any(entry.key.endswith("/manifest.json") for entry in store.list("stages/"))
     os.environ.pop("KILL_AFTER", None)
     if status:
-        sweep.apply(0, Expire(after_s=0.0, max_attempts=3))
+        sweep.apply(0, Expire(after_s=-1.0, max_attempts=3))
     ended = in_a_process(lambda: run(folder / "store"))
     records = Experiment.open(store).trials()
     if not all(record.stages for record in records):

@@ -264,7 +264,7 @@ def test_a_killed_worker_uploads_nothing_any_more(experiment) -> None:
     record = experiment.ask("killed")
     key = f"{run_prefix(record.trial, record.attempt)}/{MANIFEST}"
     experiment.store.create(key, encode({}, uploading=True))
-    experiment.apply(record.trial, Expire(after_s=0.0, max_attempts=1))
+    experiment.apply(record.trial, Expire(after_s=-1.0, max_attempts=1))
     assert experiment.trial(record.trial).status == "failed"
     require_uploaded(experiment, "renamed")
 
