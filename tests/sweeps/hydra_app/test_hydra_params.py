@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from functools import partial
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -225,8 +226,11 @@ class TestSpace:
         assert all(str(error).startswith("hydra.sweeper") for error in refused.values())
 
 
-def test_what_a_worker_would_replace_is_refused_as_the_page_says() -> None:
+def test_what_a_worker_would_replace_is_refused_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """The application's own key of that name is what Hydra itself would put there."""
+    main = ModuleType("__main__")
+    main.__spec__ = ModuleSpec("package.train.__main__", None)
+    monkeypatch.setitem(sys.modules, "__main__", main)
     overrides = ("ckpt=${run_dir}/ckpt", "tag=t${trial}", "path='${python} ${x}'")
     calls = {override: partial(app.command, ["m"], [override], [], []) for override in overrides}
     calls["hydra.job.name=${trial}"] = partial(app.command, ["m"], [], ["hydra.job.name=${trial}"], [])
@@ -237,8 +241,6 @@ def test_what_a_worker_would_replace_is_refused_as_the_page_says() -> None:
 
 
 def test_a_module_and_a_command_are_started_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib.machinery import ModuleSpec
-
     main = ModuleType("__main__")
     main.__spec__ = ModuleSpec("package.train.__main__", None)
     monkeypatch.setitem(sys.modules, "__main__", main)
