@@ -212,7 +212,7 @@ def verdict(runs: Runs) -> str:
     parts = [f"{word} after {_list(steps)} steps" for word, steps in found.items() if steps]
     differences = [f"{_higher(pair)} after {steps}" for steps, pair in known.items()]
     seeds = set.intersection(*(set(each) for each in by_seed.values()))
-    if len(known) > 1 and len(seeds) > 1:
+    if len(known) > 1 and len(seeds) > 1 and len(parts) == 1:  # else the mean is of unlike things
         over_all = {s: statistics.fmean(each[s] for each in by_seed.values()) for s in seeds}
         differences.append(
             f"{_higher(compare(over_all, dict.fromkeys(seeds, 0.0)))} over these lengths together"

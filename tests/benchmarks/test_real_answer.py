@@ -90,6 +90,14 @@ def test_the_verdict_has_the_differences_and_their_mean_over_lengths() -> None:
     assert "(95 %: 0.251 lower to 0.248 lower) over these lengths together; 3 seeds." in sentence
 
 
+def test_lengths_with_different_verdicts_have_no_mean() -> None:
+    longer = [row(600, 200, seed, 4.3 + offset) for seed, offset in SEEDS.items()]
+    alone = [row(0, 1000, seed, 4.0 + offset) for seed, offset in SEEDS.items()]
+    sentence = verdict(Runs([table(0.2), pd.DataFrame([*longer, *alone])]))
+    assert "is better after 300 steps and is worse after 600 steps." in sentence
+    assert sentence.endswith("0.300 higher (95 %: 0.300 higher to 0.300 higher) after 600; 3 seeds.")
+
+
 def test_one_seed_answers_nothing() -> None:
     one = table(0.2)
     assert verdict(Runs([one[one["param.seed"] == 0]])).startswith("Not answered yet")
