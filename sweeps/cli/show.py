@@ -183,7 +183,7 @@ def rows_for_people(space: Space, records: Sequence[Trial], roles: Mapping[int, 
     has_errors = any(record.error for record in records)
     metrics = {metric: metric_column(metric, FOR_PEOPLE) for metric in space.metrics()}
     parameters = {name: parameter_column(name, metrics.values()) for name in varied}
-    stopped = costs.of_stopped(records)
+    paid = costs.paid_by_trial(records)
     rows = []
     for record in records:
         row: dict[str, Any] = {"trial": record.trial, "status": record.status, "by": record.generator}
@@ -194,7 +194,7 @@ def rows_for_people(space: Space, records: Sequence[Trial], roles: Mapping[int, 
         taken = table.seconds(record)
         row["seconds"] = None if taken is None else round(taken, 1)
         if shared or branched:
-            row["paid"] = stopped.get(record.trial, (None, costs.paid(record)))[1]
+            row["paid"] = paid[record.trial]
         if shared:
             row["reused"] = sharing.sources(record)
         if branched:

@@ -38,9 +38,9 @@ def search(view: View) -> Search:
     spent, best = 0.0, math.inf
     found: list[tuple[float, float]] = []
     outside = set(table.infeasible(view.space, view.records))
-    stopped = costs.of_stopped(own)
+    paid_by_trial = costs.paid_by_trial(own)
     for record in own:
-        paid = stopped.get(record.trial, (None, costs.paid(record)))[1]
+        paid = paid_by_trial[record.trial]
         if not by_steps:
             spent += (table.attempts_seconds(record) or 0.0) / 3600
         elif paid is not None:

@@ -58,7 +58,7 @@ def document(
     """
     longer = {str(each.trial): took for each in trials if (took := machine_seconds(each)) is not None}
     hosts = {str(each.trial): each.nodes for each in trials if each.nodes != 1}
-    stopped = _costs_of_stopped(trials)
+    stopped = _early_stopped_costs(trials)
     return {
         "schema": SCHEMA,
         "name": space.name,
@@ -121,11 +121,10 @@ def stage_costs(record: Trial) -> dict[str, Any]:
     return columns
 
 
-def _costs_of_stopped(trials: Sequence[Trial]) -> dict[int, dict[str, Any]]:
+def _early_stopped_costs(trials: Sequence[Trial]) -> dict[int, dict[str, Any]]:
     """Return by trial, of those that were stopped early, the costs with what is known of unended stages."""
-    return {
-        trial: {NOMINAL: nominal, PAID: paid} for trial, (nominal, paid) in costs.of_stopped(trials).items()
-    }
+    found = costs.early_stopped_costs(trials)
+    return {trial: {NOMINAL: nominal, PAID: paid} for trial, (nominal, paid) in found.items()}
 
 
 def cost_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
@@ -134,7 +133,7 @@ def cost_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
     It is for whoever does not make the whole table.
     """
     own = [each for each in trials if not each.is_imported]
-    stopped = _costs_of_stopped(own)
+    stopped = _early_stopped_costs(own)
     return [
         {
             "trial": record.trial,
@@ -152,7 +151,7 @@ def cost_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 def flat_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """Return the trials as rows of the table, a cell for each of their values."""
-    stopped = _costs_of_stopped(trials)
+    stopped = _early_stopped_costs(trials)
     rows = [
         flat(each) | stopped.get(each.trial, {}) | verdict for each, verdict in _with_verdicts(space, trials)
     ]
@@ -167,7 +166,7 @@ def flat_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 def nested_rows(space: Space, trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """Return the trials as `sweep trials --format json` shows them."""
-    stopped = _costs_of_stopped(trials)
+    stopped = _early_stopped_costs(trials)
     return [
         nested(each) | stopped.get(each.trial, {}) | verdict
         for each, verdict in _with_verdicts(space, trials)

@@ -80,6 +80,7 @@ def _total(
     """Return what all trials have paid, each `times` over, with estimates where that is not known yet."""
     completed = [record for record in records if record.status == "completed"]
     mean = costs.mean(measure.paid(record) for record in completed)
+    cost = costs.estimator(completed, measure)
 
     def estimate(record: Trial) -> float:
         paid = measure.paid(record)
@@ -88,7 +89,7 @@ def _total(
             return max(mean, paid)
         if not is_running and (record.status != "early_stopped" or measure.reported(record)):
             return paid
-        return costs.estimate(record, completed, measure)[1]
+        return cost(record)[1]
 
     return math.fsum(times(record) * estimate(record) for record in records)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
@@ -113,26 +114,34 @@ class Measure:
 _COST = Measure(lambda record: 0.0, lambda stage: stage.cost)
 
 
-def estimate(record: Trial, completed: Sequence[Trial], measure: Measure) -> tuple[float, float]:
-    """Return the nominal and the paid cost of a trial that runs, or was stopped early, in a stage.
+def estimator(completed: Sequence[Trial], measure: Measure) -> Callable[[Trial], tuple[float, float]]:
+    """Return the function of the nominal and the paid cost of a trial that runs, or was stopped, in a stage.
 
     The stages that it has not ended count as the completed trials' on average; of one that was stopped early,
     the share that it has done, which is all that is known of it without a report.
     """
-    ended = {stage.name for stage in record.stages}
-    rest = mean(
-        max(0.0, measure.nominal(other) - measure.sum(s for s in other.stages if s.name in ended))
-        for other in completed
-        if ended <= {stage.name for stage in other.stages}
-    )
-    done = record.progress.get("done")
-    share = float(done) if isinstance(done, int | float) and record.status != "running" else 1.0
-    full = share * (measure.sum(record.stages) + rest)
-    paid_here = full - measure.reused(record) - measure.reused_of_unfinished(record)
-    return max(measure.nominal(record), full), max(measure.paid(record), paid_here)
+
+    @cache
+    def rest(ended: frozenset[str]) -> float:
+        """Return the mean cost of the other stages; few trials differ in which they have ended."""
+        return mean(
+            max(0.0, measure.nominal(other) - measure.sum(s for s in other.stages if s.name in ended))
+            for other in completed
+            if ended <= {stage.name for stage in other.stages}
+        )
+
+    def estimate(record: Trial) -> tuple[float, float]:
+        done = record.progress.get("done")
+        share = float(done) if isinstance(done, int | float) and record.status != "running" else 1.0
+        ended = frozenset(stage.name for stage in record.stages)
+        full = share * (measure.sum(record.stages) + rest(ended))
+        paid_here = full - measure.reused(record) - measure.reused_of_unfinished(record)
+        return max(measure.nominal(record), full), max(measure.paid(record), paid_here)
+
+    return estimate
 
 
-def of_stopped(records: Sequence[Trial]) -> dict[int, tuple[float, float]]:
+def early_stopped_costs(records: Sequence[Trial]) -> dict[int, tuple[float, float]]:
     """Return the nominal and the paid cost of the trials that were stopped early, by their index.
 
     A share of the stages that they have not ended is in them. Left out are those that report their effective
@@ -142,11 +151,18 @@ def of_stopped(records: Sequence[Trial]) -> dict[int, tuple[float, float]]:
     completed = [each for each in own if each.status == "completed" and each.stages]
     if not completed:
         return {}
+    estimate = estimator(completed, _COST)
     return {
-        each.trial: estimate(each, completed, _COST)
+        each.trial: estimate(each)
         for each in own
         if each.status == "early_stopped" and not each.metrics.get(STEPS)
     }
+
+
+def paid_by_trial(records: Sequence[Trial]) -> dict[int, float | None]:
+    """Return by index what each trial has paid, with a share of an unended stage if it was stopped early."""
+    stopped = {trial: both[1] for trial, both in early_stopped_costs(records).items()}
+    return {each.trial: stopped.get(each.trial, paid(each)) for each in records}
 
 
 def mean(values: Iterable[float]) -> float:
@@ -194,7 +210,7 @@ def compute(records: Sequence[Trial]) -> Compute | None:
     if not count and not branches:
         return None
     rate = steps_per_cost(own)
-    stopped = of_stopped(own)
+    stopped = early_stopped_costs(own)
     costs = [stopped[each.trial] if each.trial in stopped else _costs(each, rate) for each in own]
     return Compute(
         nominal=math.fsum(cost for cost, _ in costs),
