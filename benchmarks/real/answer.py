@@ -22,7 +22,7 @@ from benchmarks.real.answer_sweep import (
     CHANGES,
     RATE_1_9,
     RATE_2,
-    SEARCHED,
+    RATE_SEARCHES,
     SETTINGS,
     STEPS,
     Lengths,
@@ -34,9 +34,9 @@ from benchmarks.real.answer_sweep import (
     like,
     middle_rates,
     point,
+    rate_trials,
     rates_to_try,
-    searched,
-    trained,
+    trained_lengths,
     with_best_rates,
 )
 
@@ -164,7 +164,7 @@ def write(page: Path = PAGE, folder: Path = RECORDS) -> None:
 
 def at_best_rates(sweep: pd.DataFrame) -> Runs:
     """Return the sweep's trials over lengths, each with the rates that are best at its lengths."""
-    return Runs(with_best_rates(sweep, each) for each in trained(sweep))
+    return Runs(with_best_rates(sweep, each) for each in trained_lengths(sweep))
 
 
 def picture(runs: Runs) -> Finding:
@@ -249,7 +249,7 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         "Stage 1.9 costs 4/3 of one of Stage 2, as the teacher runs as well, so 50 steps of it and "
         f"{STEPS} of Stage 2 stand beside {alone(50)} of Stage 2 alone.",
         f"**{verdict(runs)}**",
-        *_unsettled(sweep),
+        *_open_rates(sweep),
         _limits(runs),
         f"![held-out loss over compute]({pictures}/lengths.svg)",
         markdown_table(*_rows(runs)),
@@ -361,7 +361,7 @@ def _too_high_rates(sweep: pd.DataFrame) -> list[str]:
     """Say at which rates Stage 2 ends above the loss that it began with, for seed 0."""
     found = []
     for each in _both(at_best_rates(sweep)):
-        tried = searched(sweep, each).sort_values(f"param.{RATE_2}")
+        tried = rate_trials(sweep, each).sort_values(f"param.{RATE_2}")
         worse = tried[tried["final_loss"] > tried["stage2_start_loss"]]
         for before, rows in worse.groupby("stage2_start_loss"):
             after = [
@@ -379,14 +379,14 @@ def _left_to_try(sweep: pd.DataFrame) -> dict[Lengths, list[str]]:
     """Return the rates that the search has not tried yet, by lengths, in words."""
     first = middle_rates(sweep)
     left = {}
-    for each in (each for group in SEARCHED for each in group):
+    for each in (each for group in RATE_SEARCHES for each in group):
         rates = rates_to_try(sweep, each, first[each.stage1_9 > 0])
         if rates:
             left[each] = [_rates_in_words(each, one) for one in rates]
     return left
 
 
-def _unsettled(sweep: pd.DataFrame) -> list[str]:
+def _open_rates(sweep: pd.DataFrame) -> list[str]:
     """Say at which lengths the search of rates has not ended."""
     left = [_steps(each) for each in sorted(_left_to_try(sweep))]
     if not left:
@@ -435,8 +435,8 @@ def _rate_rows(sweep: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]
     """Return the table of the search for rates: the best of each length, and what comes next to it."""
     rows = []
     left = _left_to_try(sweep)
-    for each in trained(sweep):
-        tried = searched(sweep, each)
+    for each in trained_lengths(sweep):
+        tried = rate_trials(sweep, each)
         words = [
             _rates_in_words(each, rates)
             for rates in zip(tried[f"param.{RATE_1_9}"], tried[f"param.{RATE_2}"], strict=True)

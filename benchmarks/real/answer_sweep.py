@@ -67,15 +67,15 @@ def alone(length: int) -> int:
 ALONE = (STEPS, *map(alone, LENGTHS))
 
 
-def compared(length: int) -> tuple[Lengths, Lengths]:
+def equal_flops(length: int) -> tuple[Lengths, Lengths]:
     """Return a Stage 1.9 of this length before Stage 2, and Stage 2 alone with its FLOPs."""
     return Lengths(length, STEPS), Lengths(0, alone(length))
 
 
-SEARCHED = (
-    compared(MIDDLE),
+RATE_SEARCHES = (
+    equal_flops(MIDDLE),
     (
-        *(each for length in sorted(LENGTHS, reverse=True) if length != MIDDLE for each in compared(length)),
+        *(each for length in reversed(LENGTHS) if length != MIDDLE for each in equal_flops(length)),
         Lengths(0, STEPS),
     ),
 )
@@ -183,7 +183,7 @@ def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> I
         table = trials()
         return [each for each in points if not is_in(table, each)]
 
-    for group in SEARCHED:
+    for group in RATE_SEARCHES:
         while points := [
             point(each, rates)
             for each in group
@@ -192,7 +192,7 @@ def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> I
             yield points
         first = middle_rates(trials())
     table = trials()
-    rates = {each: best_rates(table, each) for group in SEARCHED for each in group}
+    rates = {each: best_rates(table, each) for group in RATE_SEARCHES for each in group}
     # All in one phase: at the end of each some worker has nothing to do.
     yield missing([point(each, rates[each], seed) for each in rates for seed in SEEDS])
     best = best_length(trials())
@@ -256,12 +256,12 @@ def rates_to_try(table: pd.DataFrame, lengths: Lengths, first: Rates) -> list[Ra
         lengths: of the trials whose rates are searched.
         first: rates from which the search begins.
     """
-    best = first if searched(table, lengths).empty else best_rates(table, lengths)
+    best = first if rate_trials(table, lengths).empty else best_rates(table, lengths)
     near = [best, *_beside(best, second_only=not lengths.stage1_9)]
     return [rates for rates in near if not is_in(table, point(lengths, rates))]
 
 
-def searched(table: pd.DataFrame, lengths: Lengths) -> pd.DataFrame:
+def rate_trials(table: pd.DataFrame, lengths: Lengths) -> pd.DataFrame:
     """Return the completed trials of seed 0 of these lengths, at all rates, the lowest loss first."""
     if table.empty:
         return table
@@ -275,7 +275,7 @@ def best_rates(table: pd.DataFrame, lengths: Lengths) -> Rates:
     Raises:
         SystemExit: no such trial completed.
     """
-    own = searched(table, lengths)
+    own = rate_trials(table, lengths)
     if own.empty:
         raise SystemExit(
             f"no trial of {lengths.stage1_9} and {lengths.stage2} steps completed: see `sweep trials`"
@@ -286,10 +286,10 @@ def best_rates(table: pd.DataFrame, lengths: Lengths) -> Rates:
 
 def middle_rates(table: pd.DataFrame) -> dict[bool, Rates]:
     """Return the best rates of the middle length and its FLOPs, by whether there is a Stage 1.9."""
-    return {each.stage1_9 > 0: best_rates(table, each) for each in SEARCHED[0]}
+    return {each.stage1_9 > 0: best_rates(table, each) for each in RATE_SEARCHES[0]}
 
 
-def trained(table: pd.DataFrame) -> list[Lengths]:
+def trained_lengths(table: pd.DataFrame) -> list[Lengths]:
     """Return all lengths with a completed trial of seed 0, ascending."""
     completed = table[like(table, {"seed": 0, **SETTINGS}) & (table["status"] == "completed")]
     pairs = completed[[f"param.{STEPS_1_9}", f"param.{STEPS_2}"]].drop_duplicates()
@@ -308,7 +308,7 @@ def best_length(table: pd.DataFrame) -> Lengths:
     """Return the Stage 1.9 before Stage 2 with the lowest mean loss over seeds, each at its best rates."""
     means = {
         each: with_best_rates(table, each)["final_loss"].mean()
-        for each in trained(table)
+        for each in trained_lengths(table)
         if each.stage1_9 and each.stage2 == STEPS
     }
     return min(means, key=means.__getitem__)

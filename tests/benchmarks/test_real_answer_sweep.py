@@ -127,7 +127,7 @@ def test_a_rate_at_the_end_of_the_list_has_one_neighbour() -> None:
 
 def test_each_length_has_all_seeds_at_its_own_best_rates() -> None:
     seeds = [(lengths_of(p), p["seed"]) for p in SEEDS_OF_ALL]  # those of seed 0 are known from the search
-    every = [each for length in (50, 100, 200, 400) for each in answer_sweep.compared(length)]
+    every = [each for length in (50, 100, 200, 400) for each in answer_sweep.equal_flops(length)]
     assert sorted(seeds) == sorted((each, seed) for each in [*every, Lengths(0, 200)] for seed in (1, 2))
     assert all((p[RATE_1_9], p[RATE_2]) == best(lengths_of(p)) for p in SEEDS_OF_ALL)
 
@@ -135,7 +135,7 @@ def test_each_length_has_all_seeds_at_its_own_best_rates() -> None:
 def test_compute_of_both_ways_is_equal() -> None:
     """A step of Stage 1.9 is 4/3 of one of Stage 2."""
     for length in answer_sweep.LENGTHS:
-        both, without = answer_sweep.compared(length)
+        both, without = answer_sweep.equal_flops(length)
         assert both.stage1_9 * 4 / 3 + both.stage2 == pytest.approx(without.stage2, abs=0.5)
 
 
