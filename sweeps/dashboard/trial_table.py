@@ -110,7 +110,8 @@ class TrialTable:
 def trial_table(view: View, query: Query) -> TrialTable:
     """Return the page of the table that a query asks for."""
     shown = columns(view)
-    fits = matcher(query.q)
+    paid = costs.paid_by_trial(view.records)
+    fits = matcher(query.q, paid)
     found = [
         record
         for record in view.records
@@ -119,13 +120,13 @@ def trial_table(view: View, query: Query) -> TrialTable:
         and fits(record)
     ]
     if query.sort in {column.name for column in shown}:
-        found = _sorted(found, query.sort, descending=query.order == "desc")
+        found = _sorted(found, query.sort, paid, descending=query.order == "desc")
     pages = max(1, -(-len(found) // PER_PAGE))
     page = min(query.page, pages)
     rows = found[(page - 1) * PER_PAGE : page * PER_PAGE]
     return TrialTable(
         columns=tuple(shown),
-        rows=tuple((record, [_text(record, column.name) for column in shown]) for record in rows),
+        rows=tuple((record, [_text(record, column.name, paid) for column in shown]) for record in rows),
         found=len(found),
         pages=pages,
         page=page,
@@ -165,8 +166,13 @@ def metric_column(metric: str) -> str:
     return names.metric_column(metric, FOR_PEOPLE)
 
 
-def raw(record: Trial, column: str) -> object:
-    """Return a trial's value in a column, None if it has none."""
+def raw(record: Trial, column: str, paid: Mapping[int, float | None] | None = None) -> object:
+    """Return a trial's value in a column, None if it has none.
+
+    Args:
+        paid: `costs.paid_by_trial` of the sweep; without it a trial that was stopped early has paid for its
+            ended stages alone.
+    """
     if column.startswith(PARAMETER):
         return table.flat_parameter(record, column.removeprefix(PARAMETER))
     if column.startswith(METRIC):
@@ -183,7 +189,7 @@ def raw(record: Trial, column: str) -> object:
         case "machine_seconds":
             return table.all_seconds(record)
         case "paid":
-            return costs.paid(record)
+            return costs.paid(record) if paid is None else paid.get(record.trial)
         case "worker":
             return record.worker or (record.history[-1].worker if record.history else None)
         case "error":
@@ -192,19 +198,21 @@ def raw(record: Trial, column: str) -> object:
             return record.metrics.get(column, table.flat_parameter(record, column))
 
 
-def _text(record: Trial, column: str) -> str:
+def _text(record: Trial, column: str, paid: Mapping[int, float | None]) -> str:
     if column == "trial":
         return str(record.trial)
-    value = raw(record, column)
+    value = raw(record, column, paid)
     if column == "status":
         return str(value).replace("_", " ")
     text = cell(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _sorted(records: Sequence[Trial], column: str, *, descending: bool) -> list[Trial]:
+def _sorted(
+    records: Sequence[Trial], column: str, paid: Mapping[int, float | None], *, descending: bool
+) -> list[Trial]:
     """Return the records by a column: numbers before texts, and what is missing always last."""
-    keyed = [(raw(record, column), record) for record in records]
+    keyed = [(raw(record, column, paid), record) for record in records]
     present = [(value, record) for value, record in keyed if value is not None]
 
     def key(pair: tuple[object, Trial]) -> tuple[int, float, str]:
@@ -217,13 +225,13 @@ def _sorted(records: Sequence[Trial], column: str, *, descending: bool) -> list[
     return [record for _, record in present] + [record for value, record in keyed if value is None]
 
 
-def matcher(text: str) -> Callable[[Trial], bool]:
-    """Return whether a trial fits all words and conditions of a text."""
-    checks = [_check(word) for word in text.split()[:_TERMS]]
+def matcher(text: str, paid: Mapping[int, float | None] | None = None) -> Callable[[Trial], bool]:
+    """Return whether a trial fits all words and conditions of a text; `paid` as in `raw`."""
+    checks = [_check(word, paid) for word in text.split()[:_TERMS]]
     return lambda record: all(check(record) for check in checks)
 
 
-def _check(word: str) -> Callable[[Trial], bool]:
+def _check(word: str, paid: Mapping[int, float | None] | None) -> Callable[[Trial], bool]:
     found = _TERM.fullmatch(word)
     if found is not None:
         name, sign, asked = found["name"], found["sign"], found["value"]
@@ -232,7 +240,7 @@ def _check(word: str) -> Callable[[Trial], bool]:
             limit = float(asked)
 
         def fits(record: Trial) -> bool:
-            value = raw(record, name)
+            value = raw(record, name, paid)
             if limit is None:  # a condition on a text
                 return sign == "=" and asked.casefold() == ("" if value is None else str(value).casefold())
             if isinstance(value, bool) or not isinstance(value, int | float):
