@@ -25,6 +25,7 @@ from benchmarks.real.answer_sweep import (
     RATE_SEARCHES,
     SETTINGS,
     STEPS,
+    TIE,
     Lengths,
     Rates,
     alone,
@@ -335,9 +336,11 @@ def _rate_search(runs: Runs) -> str:
     ]
     seeds = f" Seeds of one setting differ by up to {max(spreads):.2f}." if spreads else ""
     return (
-        "Every length has rates of its own: those of the lowest held-out loss with seed 0, in steps of a "
-        "factor of 2, until half and twice the best rate of either stage are worse. As the lowest of "
-        f"several, the losses of seed 0 are a little too low.{seeds} Pairs are of Stage 1.9 and Stage 2."
+        "Every length has rates of its own: those of the lowest held-out loss with seed 0. They are tried in "
+        "steps of a factor of 2, until neither half nor twice the best rate of a stage lowers the loss by "
+        f"more than {TIE}. One seed cannot tell smaller differences apart: among such rates, those trained "
+        "with the most seeds are taken. As the lowest of several, the losses of seed 0 are a little too low."
+        f"{seeds} Pairs are of Stage 1.9 and Stage 2."
     )
 
 

@@ -208,3 +208,16 @@ def test_without_a_completed_trial_no_rates_are_made_up() -> None:
     failed = pd.DataFrame(rows([answer_sweep.point(Lengths(0, 333), (8e-4, 4e-4))])).assign(status="failed")
     with pytest.raises(SystemExit, match="no trial of 0 and 333 steps"):
         answer_sweep.best_rates(failed, Lengths(0, 333))
+
+
+def test_rates_within_a_tie_are_those_with_the_most_seeds() -> None:
+    """A lower loss by less than `TIE`, with one seed, does not make two more seeds of another rate due."""
+    lengths = Lengths(0, 467)
+    points = [answer_sweep.point(lengths, (8e-4, 8e-4), seed) for seed in (0, 1, 2)]
+    points += [answer_sweep.point(lengths, (8e-4, rate)) for rate in (2e-4, 4e-4, 1.6e-3)]
+    tried = pd.DataFrame(rows(points)).assign(final_loss=[4.389, 4.477, 4.449, 4.6, 4.385, 4.7])
+    assert answer_sweep.best_rates(tried, lengths) == (8e-4, 8e-4)
+    assert answer_sweep.rates_to_try(tried, lengths, FIRST[False]) == []
+    assert answer_sweep.rate_trials(tried, lengths)["final_loss"].tolist() == [4.389, 4.385, 4.6, 4.7]
+    lower = tried.replace({4.385: 4.389 - 1.01 * answer_sweep.TIE})
+    assert answer_sweep.best_rates(lower, lengths) == (8e-4, 4e-4)
