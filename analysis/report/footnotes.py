@@ -144,8 +144,8 @@ NOTES = (
         "reuse",
         "Shared stages",
         "column cost_paid of cost_nominal, summed over all trials but imported ones; reused: entries with a "
-        "trial in reused_from, in column stages{branches}{fallback}{unknown}. Stages that were cut short do "
-        "not count",
+        "trial in reused_from, in column stages{branches}{fallback}{unknown}. Of stages that were cut "
+        "short those count in which a trial was stopped early, by the share that it did",
     ),
     Note(
         "paid curve",

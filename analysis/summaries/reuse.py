@@ -20,7 +20,7 @@ from analysis.statistics.pareto import Floats, Goal
 from analysis.statistics.stages import branched, reused, total
 from analysis.summaries.prefixes import Prefix, prefixes
 from analysis.summaries.trunks import Lengths, Trunk, lengths, trunks
-from analysis.table import TrialsTable, is_confirming
+from analysis.table import NOMINAL, PAID, TrialsTable, is_confirming
 from sweeps.text.counted import counted
 
 IMPORTED = "imported"
@@ -91,7 +91,8 @@ def reuse(table: TrialsTable, metric: str, goal: Goal = "minimize") -> Reuse | N
     """Return what the trials of a sweep shared; None if nothing was reused and none branched off a trunk.
 
     Imported trials were paid for elsewhere and do not count. A trial without recorded stages counts its
-    effective steps, if the costs of the others are in these or proportional to them.
+    effective steps, if the costs of the others are in these or proportional to them. One that was stopped
+    early has the costs in its columns, with a share of the stage that it did not end.
 
     Args:
         metric: column of the first objective; values that are not numbers count as missing.
@@ -149,7 +150,11 @@ def _costs(table: TrialsTable) -> tuple[Floats, Floats, str]:
     rate = steps[both].sum() / nominal[both].sum() if nominal[both].sum() > 0 else math.nan
     others = np.where(np.isfinite(steps), steps, np.nan) / (rate or math.nan)
     unit = "effective steps" if abs(rate - 1) < 1e-9 else ""
-    return np.where(known, nominal, others), np.where(known, paid, others), unit
+    nominal, paid = np.where(known, nominal, others), np.where(known, paid, others)
+    # Of a stage in which a trial was stopped early only the columns know the part that it did.
+    own_nominal, own_paid = _values(table, NOMINAL), _values(table, PAID)
+    stopped = table.has_status("early_stopped") & np.isfinite(own_nominal) & np.isfinite(own_paid)
+    return np.where(stopped, own_nominal, nominal), np.where(stopped, own_paid, paid), unit
 
 
 def _values(table: TrialsTable, column: str) -> Floats:

@@ -64,8 +64,11 @@ def write(path: Path, space: Space, records: Sequence[Trial]) -> None:
         # Optuna numbers the trials itself, so that one stands for each record that is missing.
         # Optuna's steps are integers; cut off, points within one step would be one.
         is_whole = all(float(step).is_integer() for record in records for step, _ in record.curve)
+        stopped = costs.early_stopped_costs(records)
         trials = {
-            record.trial: _frozen_trial(optuna, space, record, distributions, is_whole=is_whole)
+            record.trial: _frozen_trial(
+                *(optuna, space, record, distributions, stopped.get(record.trial)), is_whole=is_whole
+            )
             for record in records
         }
         missing = optuna.trial.create_trial(
@@ -103,9 +106,18 @@ def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
 
 
 def _frozen_trial(
-    optuna: Any, space: Space, record: Trial, distributions: dict[str, Any], *, is_whole: bool
+    optuna: Any,
+    space: Space,
+    record: Trial,
+    distributions: dict[str, Any],
+    stopped: tuple[float, float] | None,
+    *,
+    is_whole: bool,
 ) -> Any:
-    """Return the record as Optuna's; unless all steps are whole, its points are numbered from 0."""
+    """Return the record as Optuna's; unless all steps are whole, its points are numbered from 0.
+
+    `stopped` has the nominal and the paid cost of one that was stopped early (`costs.early_stopped_costs`).
+    """
     state = optuna.trial.TrialState[STATES[record.status]]
     values = [record.metrics.get(objective.metric) for objective in space.objectives]
     if record.status == "completed" and None in values:
@@ -132,7 +144,7 @@ def _frozen_trial(
             if value is not None
         },
         **{f"{_OUTSIDE}{name}": value for name, value in parameters.items() if name not in inside},
-        **_costs(record),
+        **_costs(record, stopped),
     }
     # Optuna 4 has no public name for them, and later versions read its list, too.
     constraints = {"constraints": _excesses(space, record)} if complete and space.outcome_constraints else {}
@@ -173,15 +185,16 @@ def _choice(value: Value) -> Any:
     return cell_of(value) if isinstance(value, tuple) else value
 
 
-def _costs(record: Trial) -> dict[str, Any]:
+def _costs(record: Trial, stopped: tuple[float, float] | None) -> dict[str, Any]:
     """Return the costs of a trial's stages and, of each that it took over or branched off, whose it is."""
-    if not record.stages:
+    nominal, paid = stopped or (costs.nominal(record), costs.paid(record))
+    if nominal is None:
         return {}
     sources = {f"reused.{stage.name}": stage.reused_from for stage in costs.reused(record)}
     for stage in costs.branched(record):
         sources[f"branched.{stage.name}"] = stage.branched_from
         sources[f"branched_at.{stage.name}"] = stage.branched_at
-    return {"cost_nominal": costs.nominal(record), "cost_paid": costs.paid(record), **sources}
+    return {"cost_nominal": nominal, "cost_paid": paid, **sources}
 
 
 def _contains(distribution: Any, value: Any) -> bool:

@@ -48,12 +48,13 @@ def test_paid_is_less_than_nominal(branched: dict[str, Any]) -> None:
     best, other = totals.trunks
     assert (best.nominal, best.paid) == (1060, 200 + 20 + 240 + 60)
     assert (other.nominal, other.paid) == (300, 220)
-    assert (totals.nominal, totals.paid) == (1360 + 360, 740 + 360)  # and six times Stage 2
+    # And seven times Stage 2: nobody knows how much of it trial 5 did before it was stopped.
+    assert (totals.nominal, totals.paid) == (1360 + 420, 740 + 420)
     assert (totals.stages, totals.branches) == (1, 4)
     assert (
-        totals.summary() == "1,100 of 1,720 effective steps paid; 36 % saved by 1 reused stage and 4 branches"
+        totals.summary() == "1,160 of 1,780 effective steps paid; 35 % saved by 1 reused stage and 4 branches"
     )
-    assert totals.paid_until.tolist() == [260, 340, 640, 700, 960, 1020, 1100, 1100]
+    assert totals.paid_until.tolist() == [260, 340, 640, 700, 960, 1080, 1160, 1160]
 
 
 def test_branches_alone_are_enough_to_have_shared(branched: dict[str, Any]) -> None:
@@ -69,8 +70,9 @@ def test_own_earlier_attempt_is_not_a_branch(branched: dict[str, Any]) -> None:
         for entry in (*trial.get("stages", ()), *trial.get("trunk_points", ())):
             if entry.get("branched_from") is not None:
                 entry["branched_from"] = trial["trial"]
+    branched["trials"][5]["cost_paid"] = 320  # as the export has it then
     totals = found(branched)
-    assert (totals.trunks, totals.branches, totals.paid) == ((), 0, 1720 - 100)
+    assert (totals.trunks, totals.branches, totals.paid) == ((), 0, 1780 - 100)
 
 
 def test_trunks_that_nobody_branched_off_are_not_shown(branched: dict[str, Any]) -> None:

@@ -109,6 +109,23 @@ def test_a_trial_that_was_stopped_early_has_paid_for_a_part_of_the_stage_it_was_
     assert [row.get("cost_paid") for row in nested] == [260, 60, 0, None, 34, 130]
 
 
+def test_totals_of_the_report_are_the_sums_of_the_columns() -> None:
+    from analysis.summaries.reuse import reuse
+    from analysis.table import TrialsTable
+
+    records = [*RECORDS, record(5, status="early_stopped", progress={"done": 0.5})]
+    records = [replace(each, attempt=1) for each in records]  # without, they would be imported ones
+    read = TrialsTable.from_document(table.document(SPACE, "url", records))
+    totals = reuse(read, "loss")
+    assert totals is not None
+    assert (totals.nominal, totals.paid) == (1084, 484)
+    assert (totals.nominal, totals.paid) == (
+        read.numbers("cost_nominal").sum(), read.numbers("cost_paid").sum(),
+    )  # fmt: skip
+    assert totals.unknown == 1  # of the trial without stages, but not of 5, which ended none
+    assert totals.paid_until.tolist() == [260, 320, 320, 320, 354, 484]
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
 def test_a_branch_has_paid_for_its_part_and_points_are_a_column(tmp_path: Path, suffix: str) -> None:
     from analysis.table import TrialsTable
@@ -162,7 +179,7 @@ def test_optuna_gets_the_costs_and_the_sources(tmp_path: Path) -> None:
     study = optuna.load_study(study_name="case", storage=optuna.storages.JournalStorage(backend))
     attributes = [trial.user_attrs for trial in study.trials]
     assert [(a.get("cost_nominal"), a.get("cost_paid")) for a in attributes] == [
-        *((260, 260), (260, 60), (200, 0), (None, None), (200, 0)),
+        *((260, 260), (260, 60), (200, 0), (None, None), (234, 34)),
     ]
     assert [a.get("reused.stage1_9") for a in attributes] == [None, 0, 0, None, 0]
 
