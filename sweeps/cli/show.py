@@ -20,7 +20,7 @@ from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.export.gain import gain
 from sweeps.operations import confirmation
-from sweeps.operations.limits import amendment_lines
+from sweeps.operations.limits import amendment_lines, most_trials
 from sweeps.operations.status import chooser, running_rows, status_document
 from sweeps.search.confirm import rounds
 from sweeps.space.definition import Fixed, Space
@@ -129,10 +129,8 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         limits.append(f"no trial begins after {timestamp(space.budget.until)}")
     if limits:
         lines.append(f"budget  {', '.join(limits)}")
-    most = space.run_cap
     if (standing := experiment.standing()) is not None:
         lines.append(f"stop    {standing}")
-        most = searched if standing.ended else most
     lines += [f"changed {line}" for line in amendment_lines(experiment.amendments)]
     if line := sharing.sweep_line(records):
         lines.append(f"compute {line}")
@@ -142,7 +140,8 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
         from sweeps.cli.snapshots import status_line
 
         lines.append(f"stages  {status_line(experiment, records)}")
-    if line := _cost_line(space, most, records, rate):
+    has_ended = standing is not None and standing.ended
+    if line := _cost_line(space, most_trials(space, records, ended=has_ended), records, rate):
         lines.append(f"cost    {line}")
     if (planned := rounds.of_store(experiment.store, list(records))) is not None:
         lines.append(f"confirm {confirmation.progress_line(space, *planned)}")

@@ -10,11 +10,12 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from sweeps.errors import DamagedObject, StoreUnavailable, SweepClosed, SweepNotFound, unreadable
 from sweeps.experiment import SWEEP_KEY, Experiment
-from sweeps.operations.limits import amendment_lines
+from sweeps.operations.limits import amendment_lines, most_trials
 from sweeps.search.confirm import rounds
 from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing
@@ -68,6 +69,11 @@ class View:
     stop: str = ""
     done: bool = False
     now: float
+
+    @cached_property
+    def cap(self) -> int | None:
+        """Return how many trials the search will have had; None: no limit (see `most_trials`)."""
+        return most_trials(self.space, self.records, ended=self.done)
 
     def trial(self, index: int) -> Trial | None:
         """Return the record of one trial; None if there is none that can be read."""

@@ -57,8 +57,6 @@ def summary(view: View, rate: Rate | None = None) -> dict[str, Any]:
             kind, reason = record.failure or record.status, first_line(record.error or detail)
             kinds[key := (kind, kind_of(reason))] += 1
             examples.setdefault(key, reason[:300])
-    searched = budget.run_cap_count(space, records)
-    cap = searched if view.done else space.run_cap  # a search that has ended by itself makes no more
     best = _best(view)
     gained = None
     if best is not None and not best.confirmed:  # what fresh seeds say is no one run's gain
@@ -66,14 +64,14 @@ def summary(view: View, rate: Rate | None = None) -> dict[str, Any]:
     return {
         "counts": counts,  # by status
         "ended": sum(count for status, count in counts.items() if status not in ("pending", "running")),
-        "searched": searched,  # which the run cap counts
+        "searched": budget.run_cap_count(space, records),  # which the run cap counts
         "confirming": generators["confirm"],
         "imported": generators["imported"],
         "run_cap": space.run_cap,
         "state": state_of(view),
         "limits": [(name, used[name], limit) for name, limit in most.items()],
-        "cost": cost(table.cost_rows(space, records), cap, rate),
-        "hours_left": _hours_left(space, records, cap),
+        "cost": cost(table.cost_rows(space, records), view.cap, rate),
+        "hours_left": _hours_left(space, records, view.cap),
         "best": best,
         "confirmation": "" if view.confirmation is None else progress_line(space, *view.confirmation),
         "saved": sharing.sweep_line(records),
@@ -92,14 +90,12 @@ def state_of(view: View) -> str:
     if view.switch.state != "running":
         return view.switch.state
     open_ = any(not record.finished for record in view.records)
-    cap = view.space.run_cap
-    searched = budget.run_cap_count(view.space, view.records)
-    may_search = not view.done and (cap is None or searched < cap)
+    may_search = view.cap is None or budget.run_cap_count(view.space, view.records) < view.cap
     return "open" if open_ or may_search else "done"
 
 
 def _hours_left(space: Space, records: Sequence[Trial], cap: int | None) -> float | None:
-    """Return the hours until the run cap, if as many trials run at once as now and take as long as usual."""
+    """Return the hours until the search ends if as many trials run at once as now, each as long as usual."""
     running = sum(record.status == "running" for record in records)
     records = [record for record in records if is_at_target(space, record.parameters)]
     taken = [table.attempts_seconds(record) for record in records if record.status == "completed"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from sweeps.experiment import Experiment
+from sweeps.search.grid import Grid
 from sweeps.space.definition import BUDGET_KEYS, Space
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten, timestamp
@@ -47,6 +48,21 @@ def extend(experiment: Experiment, changes: Mapping[str, float | None], by: str)
 def present(experiment: Experiment) -> dict[str, float | None]:
     """Return all limits that hold now, by name; None: no limit."""
     return limits(experiment.amendments.refresh())
+
+
+def most_trials(space: Space, records: Sequence[Trial], *, ended: bool) -> int | None:
+    """Return how many trials the search will have had, of those that the run cap counts; None: no limit.
+
+    Args:
+        ended: whether the search has ended by itself, and makes no more.
+    """
+    searched = budget.run_cap_count(space, records)
+    if ended:
+        return searched
+    if space.search.method != "grid":
+        return space.run_cap
+    configurations = searched + len(Grid(space).left(records))
+    return configurations if space.run_cap is None else min(space.run_cap, configurations)
 
 
 def _reached_limits(experiment: Experiment, amendment: Amendment, records: Sequence[Trial]) -> list[str]:

@@ -14,6 +14,7 @@ from sweeps.export import held_out
 from sweeps.export import table as tables
 from sweeps.export.gain import gain
 from sweeps.operations import confirmation
+from sweeps.operations.limits import most_trials
 from sweeps.programs.kinds import program_of
 from sweeps.search.confirm.plan import stored_plan
 from sweeps.search.grid import Grid
@@ -69,7 +70,8 @@ def report_document(
     elif experiment.space.outcome_constraints:
         document["best_trial"] = None  # and not the best of those outside of them
     standing = experiment.standing()
-    if standing is not None and standing.ended:
+    document["run_cap"] = most_trials(experiment.space, records, ended=False)
+    if experiment.is_full(list(records)):
         document["search_ended"] = True
     document["next"] = _next_steps(
         experiment, records, document, confirmed=confirmed is not None, standing=standing

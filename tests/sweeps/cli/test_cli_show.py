@@ -17,8 +17,10 @@ import click
 import pandas as pd
 import pytest
 
+from analysis.report.contents import contents
 from sweeps.experiment import Experiment
 from sweeps.export import table as export
+from sweeps.operations.report import report_document
 from sweeps.storage.local import LocalStore
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
@@ -83,6 +85,21 @@ class TestStatus:
         ran = sweep("extend", "--expected-gain", "0.001")
         assert ran.out == "expected_gain 0.01 → 0.001\n"
         assert sweep("ask").status == 0
+
+    def test_a_grid_costs_what_its_configurations_cost(self, sweep, space_file, tmp_path):
+        """Not what a larger run cap allows, in the report neither."""
+        text = space_file.read_text().replace("random, sobol: 4", "grid").replace("run_cap: 5", "run_cap: 20")
+        text = text.replace("{min: 0.0, max: 1.0}", "{values: [0.1, 0.2]}")
+        space_file.write_text(text.replace("{min: 1, max: 100}", "{values: [1, 2]}"))
+        experiment = Experiment.open(LocalStore(sweep("init", str(space_file)).out.strip()))
+        for _ in range(4):
+            record = experiment.ask("w")
+            metrics = {"loss": 1.0 + record.trial, "usd": 2.0}
+            experiment.apply(record.trial, Complete(worker="w", attempt=1, metrics=metrics))
+            cost = next(line for line in sweep("status").out.splitlines() if line.startswith("cost"))
+            assert ", about $8.00 when all 4 are done" in cost
+            page = contents(report_document(experiment, experiment.trials()))
+            assert page.cost.expected == 8.0
 
     def test_a_running_trial_is_shown_with_its_worker(self, sweep, space_file):
         url = sweep("init", str(space_file)).out.strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -31,7 +32,9 @@ run_cap: 12
 )
 
 
-def trial(index: int, size: int, *hours: float, generator: Literal["enqueued"] | None = None) -> Trial:
+def trial(
+    index: int, size: int, *hours: float, generator: Literal["enqueued", "grid"] | None = None
+) -> Trial:
     """A completed trial whose attempts took so many hours; it runs without any."""
     attempts = [
         Attempt(attempt=at + 1, worker="w", start=0.0, end=3600 * each, reason="completed")
@@ -72,3 +75,44 @@ def test_expected_dollars_are_of_trials_at_the_target() -> None:
     cost = summary(view(records), rate)["cost"]
     assert (cost.so_far, cost.expected) == pytest.approx((42.0, 42.0 + 8 * 10.0))
     assert contents(table.document(SPACE, "case", records), rate=rate).cost == cost
+
+
+GRID = loads(
+    """
+name: case
+objectives: [{metric: loss}]
+program: {function: "m:f"}
+parameters: {a: {values: [1, 2, 3]}, b: {values: [1, 2]}}
+search: {method: grid}
+run_cap: 20
+""",
+    "space.yaml",
+)
+
+
+def grid_trial(index: int, status: Literal["completed", "running"] = "completed") -> Trial:
+    ended = status == "completed"
+    attempt = Attempt(attempt=1, worker="w", start=0.0, end=3600.0, reason="completed")
+    return replace(
+        trial(index, 2, *([1.0] if ended else []), generator="grid"),
+        parameters={"a": 1 + index // 2, "b": 1 + index % 2},
+        metrics={"loss": 1.0, "usd": 2.0} if ended else {},
+        history=(attempt,) if ended else (),
+    )
+
+
+@pytest.mark.parametrize("run_cap", [20, None])
+def test_grid_ends_with_its_configurations(run_cap: int | None) -> None:
+    """Six in all: no trial of a larger run cap is to be paid or waited for."""
+    space = replace(GRID, run_cap=run_cap)
+    part = [*(grid_trial(index) for index in range(3)), grid_trial(3, "running")]
+    found = summary(replace(view(part), space=space))
+    assert (found["state"], found["hours_left"], found["cost"].expected) == ("open", 3.0, 12.0)
+    found = summary(replace(view([grid_trial(index) for index in range(6)]), space=space))
+    assert (found["state"], found["hours_left"], found["cost"].expected) == ("done", None, 12.0)
+
+
+def test_run_cap_may_end_a_grid_before() -> None:
+    records = [grid_trial(index) for index in range(4)]
+    found = summary(replace(view(records), space=replace(GRID, run_cap=4)))
+    assert (found["state"], found["cost"].expected) == ("done", 8.0)
