@@ -59,6 +59,7 @@ class Contents:
         question: what the sweep was to find.
         finding: what the best trial has reached; why there is none, if there is none.
         best_was_named: the document named the best trial; else it was found here.
+        confirming: whether fresh runs are still to come, after which another trial may be the best of them.
         gain: what the best trial has gained over the first one, as a sentence; "" if that is not known.
         reuse: what trials shared; None if nothing was reused.
         answer: what the surrogate says of the best trial; None if it is another one's, or says nothing.
@@ -78,6 +79,7 @@ class Contents:
     best: BestTrial | None
     best_was_named: bool
     command: str
+    confirming: bool
     gain: str
     tradeoff: Tradeoff | None
     tradeoff_note: str
@@ -165,6 +167,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
         best=best,
         best_was_named=best is not None and best.trial == named,
         command=command,
+        confirming=bool(document.get("confirming")),
         gain=str(gain.get("sentence") or "") if isinstance(gain, Mapping) else "",
         tradeoff=tradeoff,
         tradeoff_note=tradeoff_note,

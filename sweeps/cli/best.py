@@ -20,6 +20,7 @@ from sweeps.export import held_out, optimum, table
 from sweeps.export.gain import Gain, gain
 from sweeps.operations import confirmation
 from sweeps.operations.status import trial_result
+from sweeps.search.confirm import rounds
 from sweeps.search.confirm.answer import Answer
 from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
@@ -123,6 +124,10 @@ def _print_best(
 
 
 def _gain(experiment: Experiment, records: Sequence[Trial], best: Trial) -> Gain | None:
+    """Return what the best trial has gained; None, too, once fresh runs have confirmed any."""
+    planned = rounds.of_store(experiment.store, list(records))
+    if confirmation.has_confirmed(experiment.space, planned, records):
+        return None
     first = next((record for record in records if record.generator == "baseline"), None)
     by_sequence = {} if first is None else held_out.losses(experiment.store, experiment.space, [first, best])
     return gain(experiment.space, records, best, by_sequence)

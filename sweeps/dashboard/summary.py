@@ -15,7 +15,7 @@ from analysis.summaries.failures import first_line, kind_of
 from sweeps.dashboard.reader import View
 from sweeps.export import table
 from sweeps.export.gain import gain
-from sweeps.operations.confirmation import progress_line
+from sweeps.operations.confirmation import has_confirmed, progress_line
 from sweeps.search.confirm.answer import answer
 from sweeps.space.definition import Space
 from sweeps.space.fidelity import is_at_target
@@ -58,9 +58,9 @@ def summary(view: View, rate: Rate | None = None) -> dict[str, Any]:
             kinds[key := (kind, kind_of(reason))] += 1
             examples.setdefault(key, reason[:300])
     best = _best(view)
-    gained = None
-    if best is not None and not best.confirmed:  # what fresh seeds say is no one run's gain
-        gained = gain(space, records, best.record, None)
+    gained = gain(space, records, None if best is None else best.record, None)
+    if gained is not None and has_confirmed(space, view.confirmation, records):
+        gained = None  # what fresh seeds say is no one run's gain
     return {
         "counts": counts,  # by status
         "ended": sum(count for status, count in counts.items() if status not in ("pending", "running")),

@@ -16,7 +16,7 @@ from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.operations.limits import most_trials
 from sweeps.programs.kinds import program_of
-from sweeps.search.confirm.plan import stored_plan
+from sweeps.search.confirm import rounds
 from sweeps.search.grid import Grid
 from sweeps.search.stop_rule import Standing
 from sweeps.space.definition import Space
@@ -52,9 +52,12 @@ def report_document(
         winner = confirmed[1].winner.finalist.trial
         found = next((record for record in records if record.trial == winner), None)
     else:  # before the confirmation is over, the best of the confirmed, if any are
-        stored = stored_plan(experiment.store)
-        found = confirmation.best_confirmed(experiment.space, stored[0] if stored else None, records)
-    if confirmed is not None or found is not None:
+        planned = rounds.of_store(experiment.store, list(records))
+        found = confirmation.best_confirmed(experiment.space, planned[0] if planned else None, records)
+        if found is not None and planned is not None and not planned[1].finished:
+            document["confirming"] = confirmation.progress_line(experiment.space, *planned)
+    is_confirmed = confirmed is not None or found is not None
+    if is_confirmed:
         document.get("insight", {}).pop("optimum", None)  # fresh runs know better, and are no one run's gain
     else:
         answer = document.get("insight", {}).get("optimum")
@@ -74,7 +77,7 @@ def report_document(
     if experiment.is_full(list(records)):
         document["search_ended"] = True
     document["next"] = _next_steps(
-        experiment, records, document, confirmed=confirmed is not None, standing=standing
+        experiment, records, document, is_confirmed=is_confirmed, standing=standing
     )
     return document
 
@@ -84,10 +87,14 @@ def _next_steps(
     records: Sequence[Trial],
     document: dict[str, Any],
     *,
-    confirmed: bool,
+    is_confirmed: bool,
     standing: Standing | None,
 ) -> list[dict[str, str]]:
-    """Return what a person can do next, each `{"text", "command"}`: what is not certain yet comes first."""
+    """Return what a person can do next, each `{"text", "command"}`: what is not certain yet comes first.
+
+    Args:
+        is_confirmed: whether the best trial is, by fresh runs, also before the confirmation is over.
+    """
     space, at = experiment.space, f"--storage {shlex.quote(experiment.store.url)}"
     steps: list[dict[str, str]] = []
     by_script = space.program.is_user_script
@@ -121,8 +128,8 @@ def _next_steps(
             add(f"{ended}. Go on by starting your Python script again.", "")
         else:
             add(f"{ended}. Go on:", f"sweep worker {at}")
-    if has_result and not confirmed:
-        add(*_repeat(space, at))
+    if has_result and ("confirming" in document or not is_confirmed):
+        add(*_repeat(space, at, document.get("confirming", "")))
     if has_result and not is_open:
         model = document.get("insight", {}).get("optimum")
         gain = (
@@ -142,8 +149,16 @@ def _next_steps(
     return steps
 
 
-def _repeat(space: Space, at: str) -> tuple[str, str]:
-    """Return how the best trial can be repeated with fresh seeds: text and command, "" if there is none."""
+def _repeat(space: Space, at: str, confirming: str) -> tuple[str, str]:
+    """Return how the best trials can be repeated with fresh seeds: text and command, "" if there is none.
+
+    `confirming` is how far a confirmation is that goes on, "" without one.
+    """
+    if confirming:
+        left = f"The confirmation is not over: {confirming}."
+        if space.program.is_user_script:
+            return f"{left} `sweep.confirm(function)` in Python goes on.", ""
+        return f"{left} Go on:", f"sweep confirm {at}"
     doubt = "Not certain yet: the best trial is one run, and the best of many looks better than it is."
     if space.program.is_user_script:
         return f"{doubt} `sweep.confirm(function)` in Python repeats it with fresh seeds.", ""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from published import put
 
 from analysis.report.contents import Contents, contents
+from analysis.report.report import render
 from analysis.summaries.summary import pareto
 from analysis.table import TrialsTable
+from sweeps.cli.best import best as best_command
 from sweeps.cli.pareto import pareto as pareto_command
 from sweeps.cli.show import status_lines
+from sweeps.dashboard.reader import SweepReader
+from sweeps.dashboard.summary import summary
 from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.operations import confirmation
@@ -59,7 +66,13 @@ def sweep_of(searched: list[tuple[float, float]], fresh: dict[int, list[tuple[fl
     ]
 
 
-def plan(experiment: Experiment, records: list[Trial], finalists: tuple[int, ...], metric: str) -> None:
+def plan(
+    experiment: Experiment,
+    records: list[Trial],
+    finalists: tuple[int, ...],
+    metric: str,
+    seeds: tuple[int, ...] = (1, 2),
+) -> None:
     store_plan(
         experiment.store,
         Plan(
@@ -70,7 +83,7 @@ def plan(experiment: Experiment, records: list[Trial], finalists: tuple[int, ...
                 for at in finalists
             ),
             seed_name="seed",
-            seeds=(1, 2),
+            seeds=seeds,
             top=len(finalists),
         ),
         None,
@@ -164,3 +177,43 @@ def test_a_confirmation_of_another_objective_does_not_choose_the_best(tmp_path: 
     assert (page.best.trial, page.best.confirmation) == (0, None)
     planned = rounds.of_store(experiment.store, records)
     assert not confirmation.has_confirmed(experiment.space, planned, records)
+
+
+ONE = SPACE.replace(", {metric: ms}", "") + "baseline: {x: 0.0}\n"
+
+
+@pytest.mark.parametrize("seeds", [(1, 2, 3), (1, 2)], ids=["open", "over"])
+def test_until_a_confirmation_is_over_its_best_is_no_winner_and_the_refuted_one_no_gain(
+    tmp_path: Path, seeds: tuple[int, ...]
+) -> None:
+    """Trial 1 was lucky; of 1 and 2, which have two fresh runs each, 2 is better so far."""
+    experiment = made(tmp_path, ONE)
+    fresh = {1: [(2.60, 1.0), (2.62, 1.0)], 2: [(2.58, 1.0), (2.59, 1.0)]}
+    first, *others = sweep_of([(3.0, 1.0), (2.0, 1.0), (2.1, 1.0)], fresh)
+    records = [replace(first, generator="baseline"), *others]
+    for record in records:
+        put(experiment.store, record)
+    plan(experiment, records, (1, 2), "loss", seeds)
+    is_open = len(seeds) > 2
+
+    document = report_document(experiment, records)
+    assert document["best_trial"] == 2
+    steps = {step["text"]: step["command"] for step in document["next"]}
+    assert not any("one run" in text for text in steps)
+    page = render(document)
+    assert ("Best of the confirmed so far: trial 2" in page) == is_open
+    assert ("Confirmed winner: trial 2" in page) != is_open
+    going_on = "The confirmation is not over: round 3 of 3: 2 of 2 trials can still win; 0 running, 2 to come. Go on:"
+    assert steps.get(going_on) == (f"sweep confirm --storage {experiment.store.url}" if is_open else None)
+
+    asked = ["--storage", experiment.store.url, "--no-surrogate"]
+    assert "below the baseline" not in CliRunner().invoke(best_command, asked).output
+    shown = CliRunner().invoke(best_command, [*asked, "--format", "json"])
+    assert json.loads(shown.stdout)["gain"] is None
+    assert summary(SweepReader(experiment.store).refresh(listing=True))["gain"] == ""
+
+
+def test_who_was_repeated_without_a_plan_is_not_one_run(tmp_path: Path) -> None:
+    """As in a sweep that has imported the repeats of another."""
+    steps = report_document(made(tmp_path, BOUNDED), INSIDE)["next"]
+    assert not any("one run" in step["text"] for step in steps)
