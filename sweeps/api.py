@@ -748,7 +748,8 @@ class Sweep:
         """Return the completed trials that none beats in all objectives, the best by the first one first.
 
         They are within the outcome constraints. With one objective they are its best trials; `sweep pareto`
-        weighs that against compute.
+        weighs that against compute. A confirmed one stands among them by the means of its fresh runs; its
+        `metrics` are what it has reported itself.
 
         Raises:
             InputError: no trial is completed yet.

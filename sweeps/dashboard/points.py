@@ -109,6 +109,7 @@ def default_axes(view: View) -> tuple[str, str]:
 def points(view: View, x: str, y: str) -> Points:
     """Return the points of two columns; trials outside the outcome constraints are on no front.
 
+    A confirmed trial is at the means of its fresh runs, which are no points of their own.
     No number of a parameter is better than another: with one, no point is on a front.
     """
     goals = {metric_column(objective.metric): objective.goal for objective in view.space.objectives}
@@ -126,7 +127,7 @@ def points(view: View, x: str, y: str) -> Points:
 
     found = [
         (record, across, up)
-        for record in view.records
+        for record in table.at_means(view.space, view.records)
         if record.status == "completed"
         and record.generator != table.CONFIRM
         and is_at_target(view.space, record.parameters)

@@ -254,13 +254,23 @@ def best(space: Space, trials: Sequence[Trial]) -> Trial | None:
 def front(space: Space, trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that `best` chooses from and none of which another beats, in order of the first.
 
-    One beats another if it is better in an objective and as good in all the others.
+    One beats another if it is better in an objective and as good in all the others. Of a confirmed
+    configuration the means of its fresh runs count, not what the search has observed.
     """
-    costs = sorted(_costs(space, trials, space.objectives), key=lambda pair: pair[1])
+    observed = {record.trial: record for record in trials}
+    costs = sorted(_costs(space, at_means(space, trials), space.objectives), key=lambda pair: pair[1])
     return [
-        record
+        observed[record.trial]
         for record, mine in costs
         if not any(other != mine and all(map(operator.le, other, mine)) for _, other in costs)
+    ]
+
+
+def at_means(space: Space, trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials, those whose configurations are confirmed with the means of their fresh runs."""
+    means = {record.trial: found for record, found in _confirmed(space, trials)}
+    return [
+        replace(record, metrics=means[record.trial]) if record.trial in means else record for record in trials
     ]
 
 

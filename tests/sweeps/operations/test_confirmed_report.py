@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from published import put
 
+import sweeps
 from analysis.report.contents import Contents, contents
 from analysis.report.report import render
 from analysis.summaries.summary import pareto
@@ -17,6 +18,7 @@ from analysis.table import TrialsTable
 from sweeps.cli.best import best as best_command
 from sweeps.cli.pareto import pareto as pareto_command
 from sweeps.cli.show import status_lines
+from sweeps.dashboard.points import points
 from sweeps.dashboard.reader import SweepReader
 from sweeps.dashboard.summary import summary
 from sweeps.experiment import Experiment
@@ -163,6 +165,36 @@ def test_who_is_inside_over_fresh_seeds_is_the_best_and_on_the_front(tmp_path: P
     assert page.best.trial == best.trial == 0
     assert page.best.confirmation is not None
     assert front_of(experiment, INSIDE) == (1, 0)
+
+
+LUCKY = sweep_of(
+    [(1.0, 5.0), (2.0, 5.0), (4.0, 1.0)], {0: [(3.0, 5.0), (3.1, 5.0)], 1: [(2.1, 5.0), (2.2, 5.0)]}
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "records", "front"),
+    [pytest.param(SPACE, LUCKY, (2, 1), id="lucky"), pytest.param(BOUNDED, INSIDE, (1, 0), id="inside")],
+)
+def test_every_front_has_a_confirmed_trial_at_the_means_of_its_fresh_runs(
+    tmp_path: Path, text: str, records: list[Trial], front: tuple[int, ...]
+) -> None:
+    experiment = made(tmp_path, text)
+    for record in records:
+        put(experiment.store, record)
+    assert front_of(experiment, records) == front
+    found = points(SweepReader(experiment.store).refresh(listing=True), "ms", "loss")
+    assert tuple(found.trials[at] for at in found.front) == front
+    shown = pareto(
+        TrialsTable.from_document(table.document(experiment.space, "url", records)), x="ms", y="loss"
+    )
+    assert {t: (x, y) for t, x, y in zip(found.trials, found.xs, found.ys, strict=True)} == {
+        point.trial: (pytest.approx(point.x), pytest.approx(point.y)) for point in shown.points
+    }
+    results = sweeps.open(str(tmp_path), "toy").pareto()
+    assert {result.trial for result in results} == set(front)
+    losses = {record.trial: record.metrics["loss"] for record in records}
+    assert all(result.metrics["loss"] == losses[result.trial] for result in results)  # as each has reported
 
 
 def test_a_confirmation_of_another_objective_does_not_choose_the_best(tmp_path: Path) -> None:
