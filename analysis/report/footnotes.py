@@ -184,9 +184,9 @@ NOTES = (
     Note(
         "parallel",
         "Every trial as a line",
-        "columns {parameter}NAME and column {metric} of the {lines} best completed trials, each axis from "
-        "its least to its largest value, logarithmic beyond a factor of {log_ratio} and in field "
-        "log_parameters",
+        "columns {parameter}NAME and column {metric} of trials with completed in column status{feasible} of "
+        "which the {lines} best are drawn; each axis from its least to its largest value, logarithmic "
+        "beyond a factor of {log_ratio} and in field log_parameters",
     ),
     Note(
         "cost",

@@ -40,13 +40,14 @@ def parallel(
 ) -> Figure | None:
     """Draw a line per completed trial through its parameters to its result; None with fewer than two.
 
-    The best tenth are thick and dark, the others thinner and paler by rank.
+    Trials outside of the outcome constraints have none, however good they are by the metric. The best tenth
+    are thick and dark, the others thinner and paler by rank.
 
     Args:
         log: names of the parameters that are searched on a logarithmic scale.
     """
     values = table.numbers(metric)
-    done = table.frame[table.completed & np.isfinite(values.to_numpy())]
+    done = table.frame[table.feasible & np.isfinite(values.to_numpy())]
     ranked = values.loc[done.index].sort_values(ascending=goal == "minimize", kind="stable").index[:LINES]
     done = done.loc[ranked]
     names = [name for name in table.parameters if done[name].map(repr).nunique() > 1]

@@ -36,17 +36,18 @@ def values(view: View, answer: Answer | None, lines: tuple[str, int]) -> dict[st
         found = read_insight(answer.insight)
     drawn = surrogate_figures(found, set(table.log_parameters(view.space)))
     figures = {id: figure.to_json() for id, figure in drawn.items()}
-    parallel, completed = lines
+    parallel, feasible = lines
     if parallel:
         figures["parallel"] = parallel
     return {
         "insight": found,
         "figures": {id: Markup(text) for id, text in figures.items()},  # noqa: S704 - without signs of HTML
-        "version": hashlib.sha256(repr((found.note, completed, figures)).encode()).hexdigest()[:16],
+        "version": hashlib.sha256(repr((found.note, feasible, figures)).encode()).hexdigest()[:16],
         "state": _state(answer, why),
         "skill": SKILL,
         "lines": LINES,
-        "completed": completed,
+        "feasible": feasible,
+        "is_bounded": bool(view.space.outcome_constraints),
         "share": labels.share,
     }
 
@@ -61,7 +62,7 @@ def _state(answer: Answer | None, why: str) -> str:
 
 
 def trial_lines(view: View) -> tuple[str, int]:
-    """Return every trial as a line, in Vega-Lite, and the number of completed ones; "" of fewer than two."""
+    """Return every trial as a line, in Vega-Lite, and how many may have one; "" of fewer than two."""
     from altair.utils import schemapi
 
     from analysis.report.parallel_figure import parallel
@@ -74,4 +75,4 @@ def trial_lines(view: View) -> tuple[str, int]:
     first = view.space.objectives[0]
     with schemapi.debug_mode(False):  # checking against Vega-Lite's schema takes half of the time
         found = parallel(trials.configurations, first.metric, first.goal, table.log_parameters(view.space))
-    return "" if found is None else found.to_json(), int(trials.completed.sum())
+    return "" if found is None else found.to_json(), int(trials.configurations.feasible.sum())

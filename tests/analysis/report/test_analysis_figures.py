@@ -269,6 +269,17 @@ def test_trials_without_a_conditional_number_cross_its_axis_below_the_numbers() 
     assert (texts[0], texts[ABOVE], texts[1]) == ("–", "0.5", "10")
 
 
+def test_lines_are_of_trials_within_the_outcome_constraints(document: Any, trial: Any) -> None:
+    """The best ten by their value are outside: they are not the best tenth, and move no end of an axis."""
+    trials = [trial(at, 3.0 + at / 100, stage1_9=50 + at) for at in range(100)]
+    table = TrialsTable.from_document(document(*trials) | {"infeasible": list(range(10))})
+    figure = parallel(table, "final_loss")
+    assert {row["trial"] for row in layer(figure, "line", "best tenth").rows} == set(range(10, 19))
+    assert {row["trial"] for line in layers(figure, "line") for row in line.rows} == set(range(10, 100))
+    texts = {row["y"]: row["text"] for each in layers(figure, "text") for row in each.rows if row["x"] == 0}
+    assert (texts[0], texts[1]) == ("60", "149")
+
+
 def test_joint_effect_has_a_rectangle_per_pair_with_the_largest_value_on_top() -> None:
     rates = [10.0**-at for at in range(11, 0, -1)]
     kinds = ["muon", "<b>adamw"]

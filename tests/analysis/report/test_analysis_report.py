@@ -598,5 +598,6 @@ def test_trials_outside_the_constraints_win_nothing(sweep: dict[str, Any]) -> No
     assert "needs 4 different amounts of compute; there are 3" in page.words
     (best,) = (line for line in layers(Figure(spec=page.figure("history")), "line"))
     assert best.rows[-1]["y"] == 3.4
+    assert "Each line is a trial within the outcome constraints, through" in page.words
     none = page_of(sweep | {"infeasible": [0, 1, 2, 4, 5]})
     assert "No completed trial is within the outcome constraints" in none.words

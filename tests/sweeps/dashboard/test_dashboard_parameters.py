@@ -199,3 +199,19 @@ def test_process_says_what_the_report_says(tmp_path, space):
     assert answer.insight == json.loads(json.dumps(insight(view.space, view.records)))
     assert answer.results == 12
     assert {*answer.insight["metrics"]["loss"]["sensitivity"]} == {"x", "n", "kind", "depth"}
+
+
+def test_lines_are_of_trials_within_the_outcome_constraints(tmp_path, space):
+    bounded = replace(space, outcome_constraints=("steps <= 10",))
+    metrics = [{"loss": 1.0 + at, "steps": 11.0 if at == 0 else 9.0} for at in range(4)]
+    make_sweep(tmp_path, bounded, *(record(at, metrics=found) for at, found in enumerate(metrics)))
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            page = await served.page(PAGE)
+        assert "Each line is a trial within the outcome constraints, through" in page
+        assert "trial 0" not in json.dumps(figures(page)["parallel"])
+        rows = [row for data in figures(page)["parallel"]["datasets"].values() for row in data]
+        assert {row["trial"] for row in rows if "trial" in row} == {1, 2, 3}
+
+    run(test())
