@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from analysis.labels import MISSING, cell
+from analysis.labels import cell
 from sweeps.dashboard.charts import Line, chart
 from sweeps.dashboard.curves import AXES, Axis, Curves
 from sweeps.dashboard.pages import SweepPages
@@ -180,7 +180,9 @@ class TrialPages:
         for name in dict.fromkeys(name for record in records for name in record.parameters):
             values = [table.flat_parameter(record, name) for record in records]
             # In full where `cell` would round: parameters that differ must not look equal.
-            cells = [repr(v) if isinstance(v, float) else MISSING if v is None else cell(v) for v in values]
+            cells = [
+                repr(v) if isinstance(v, int | float) and not isinstance(v, bool) else cell(v) for v in values
+            ]
             if len(set(cells)) > 1:
                 differing.append((name, cells))
             else:

@@ -24,12 +24,21 @@ PER_PAGE = 100
 _LONGEST = 200
 _TERMS = 12
 _TERM = re.compile(r"(?P<name>[^<>=]+?)(?P<sign><=|>=|<|>|=)(?P<value>.+)")
+
+
+def _is_equal(value: float, asked: float) -> bool:
+    """Return whether two whole numbers are equal, such as seeds, or others to the digits of a table."""
+    if isinstance(asked, int) and (isinstance(value, int) or value.is_integer()):
+        return value == asked
+    return math.isclose(value, asked, rel_tol=1e-4)
+
+
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
-    "=": lambda a, b: math.isclose(a, b, rel_tol=1e-4),  # as a table shows it
+    "=": _is_equal,
 }
 
 
@@ -238,6 +247,7 @@ def _check(word: str, paid: Mapping[int, float | None] | None) -> Callable[[Tria
         limit: float | None = None
         with suppress(ValueError):
             limit = float(asked)
+            limit = int(asked)  # in full; `2.026e7` is as a table rounds it
 
         def fits(record: Trial) -> bool:
             value = raw(record, name, paid)

@@ -326,6 +326,20 @@ def test_trials_are_compared_by_their_curves_and_what_differs(tmp_path, space):
     run(test())
 
 
+def test_long_integers_that_differ_are_compared_in_full(tmp_path, space):
+    seed = Range(name="seed", min=0, max=10**9, kind="int")
+    both = [record(index, parameters={"x": 0.5, "n": 1, "seed": 20261129 + index}) for index in range(2)]
+    make_sweep(tmp_path, replace(space, parameters=(*space.parameters, seed)), *both)
+
+    async def test() -> None:
+        async with dashboard(tmp_path) as served:
+            said = text_of(await served.page("/sweep/toy/compare?t=0&t=1"))
+            assert "1 parameter differs" in said
+            assert "seed 20261129 20261130" in said
+
+    run(test())
+
+
 def test_the_tree_of_prefixes_and_the_search_over_paid_compute(tmp_path, space):
     space = staged(space)
     make_sweep(tmp_path, space, done(0, 0.5, 2.0), done(1, 0.5, 1.5, of=0), done(2, 0.25, 1.75))

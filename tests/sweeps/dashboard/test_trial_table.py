@@ -1,8 +1,11 @@
-"""Table of trials in the dashboard: what a trial has paid."""
+"""Table of trials in the dashboard: what a trial has paid, and conditions on numbers."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
+
+import pytest
 
 from sweeps.dashboard.reader import View
 from sweeps.dashboard.trial_table import Query, trial_table
@@ -55,3 +58,31 @@ def test_paid_counts_the_stage_in_which_a_trial_was_stopped() -> None:
     ]
     assert [row["cost_paid"] for row in table.flat_rows(SPACE, records)] == [400.0, 450.0, 600.0]
     assert [record.trial for record, _ in trial_table(view, Query(q="paid>420")).rows] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("param.seed=123456", [1]),
+        ("param.seed=20261129", [3]),
+        ("param.seed=9007199254740993", [5]),  # 2^53 + 1, which is no float
+        ("param.seed=2.026e7", [3, 4]),  # as the table shows it
+        ("loss=3", [0, 1]),
+        ("loss=3.0001", [0, 1]),
+        ("loss=20261129", [2]),
+    ],
+)
+def test_whole_numbers_are_equal_exactly_and_others_as_the_table_shows_them(
+    asked: str, found: list[int]
+) -> None:
+    seeds = (123455, 123456, 123467, 20261129, 20261130, 2**53 + 1, 2**53)
+    losses = (3.0, 3.0001, 20261129.0, 20261130.0)
+    records = tuple(
+        trial(index, parameters={"lr": 0.5, "seed": seed}, metrics={"loss": loss})
+        for index, (seed, loss) in enumerate(itertools.zip_longest(seeds, losses))
+    )
+    view = View(
+        number=1, url="case", space=SPACE, records=records, damaged=(), switch=Switch(state="running"),
+        archived=False, changes=(), actions=(), confirmation=None, now=0.0,
+    )  # fmt: skip
+    assert [record.trial for record, _ in trial_table(view, Query(q=asked)).rows] == found
