@@ -76,20 +76,17 @@ class TpuVm:
         stop = StopSignal()
         stop.listen()
         count = counted(pool.workers, "spot TPU VM" if pool.spot else "TPU VM")
+        say = _without_errors(notify)
         with pool_file.supervising(pool.folder):
-            notify(f"requesting {count} {pool.accelerator} in {', '.join(options.zones)}")
+            say(f"requesting {count} {pool.accelerator} in {', '.join(options.zones)}")
             try:
-                ends = watch(
-                    vms, lambda: _wanted(pool, options), stopped=lambda: bool(stop.by), notify=notify
-                )
-                clear(vms, options.zones, notify)
+                ends = watch(vms, lambda: _wanted(pool, options), stopped=lambda: bool(stop.by), notify=say)
+                clear(vms, options.zones, say)
             except Exception:
-                notify(
-                    "the VMs are no longer watched; those that exist keep running; `sweep down` deletes them"
-                )
+                say("the VMs are no longer watched; those that exist keep running; `sweep down` deletes them")
                 raise
         if stop.by:
-            notify(f"{stop.by}: the pool is down")
+            say(f"{stop.by}: the pool is down")
             return EXIT_PREEMPTED
         ended = ends.values()
         if "poison" in ended:
@@ -97,7 +94,7 @@ class TpuVm:
         if "given up" in ended:
             return EXIT_FAILED
         if "removed" in ended:
-            notify("VMs of this pool were deleted by somebody else; they are not created again")
+            say("VMs of this pool were deleted by somebody else; they are not created again")
             return EXIT_PREEMPTED
         return EXIT_DONE
 
@@ -160,7 +157,7 @@ class TpuVm:
             _, stubborn = psutil.wait_procs([supervisor], timeout=GONE_S)
             for process in stubborn:
                 process.kill()
-        count = clear(vms, options.zones, notify)
+        count = clear(vms, options.zones, _without_errors(notify))
         pool_file.remove(pool.folder)
         return count
 
@@ -179,6 +176,16 @@ class TpuVm:
                 remedy="gcloud auth application-default login",
             )
         return Health(state="ready", detail=f"{version}, with credentials")
+
+
+def _without_errors(notify: Notify) -> Notify:
+    """Return `notify` without its OSErrors: of a terminal that has hung up, or of a log on a full disk."""
+
+    def say(line: str) -> None:
+        with contextlib.suppress(OSError):  # VMs that nobody watches or deletes cost money
+            notify(line)
+
+    return say
 
 
 def _vms(pool: Pool) -> TpuVms:

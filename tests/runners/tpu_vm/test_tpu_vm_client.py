@@ -5,6 +5,7 @@ The fake's rules are assumptions; see `fake_tpu`.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,47 @@ def test_a_signal_takes_the_pool_down(tpu, tmp_path, monkeypatch):
     assert RUNNER.up(pool(tmp_path, workers=2), lines.append) == 75
     assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
     assert lines[-1].startswith("SIGTERM: ")
+
+
+def test_a_terminal_that_is_gone_leaves_no_vm(tpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "connect", tpu.client)
+    monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
+    tpu.hurries = True
+    signals = []
+    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: signals.append(self))
+
+    def pause(seconds: float, stopped: object) -> None:
+        if len(list(tpu.cloud.alive())) == 2:
+            signals[0].by = "SIGHUP"
+
+    def notify(line: str) -> None:
+        if signals[0].by:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(watch, "pause", pause)
+    assert RUNNER.up(pool(tmp_path, workers=2), notify) == 75
+    assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
+
+
+def test_a_log_on_a_full_disk_ends_neither_the_watch_nor_the_deletion(tpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "connect", tpu.client)
+    monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
+    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: None)
+    tpu.hurries = True
+
+    def pause(seconds: float, stopped: object) -> None:
+        for node in tpu.cloud.nodes.values():
+            node.ended = "0"
+
+    def notify(line: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(watch, "pause", pause)
+    wanted = pool(tmp_path)
+    assert RUNNER.up(wanted, notify) == 0
+    Watched(tpu, wanted).step(3)
+    assert RUNNER.down(wanted, notify) == 1
+    assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
 
 
 def test_scale_is_told_to_the_supervisor_here(tpu, tmp_path, monkeypatch):
