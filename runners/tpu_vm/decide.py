@@ -9,7 +9,7 @@ or as a node alone. The resources of a worker in one zone are a *holding*: a que
     its worker crashed too often on it          delete, and so on another VM, `restarts` times
     two holdings                                keep the one with more progress, delete the other
     its worker has ended, or is not wanted      delete
-    no work is left, and its VM is not READY    its worker has ended
+    no work is left, and it never had a VM      its worker has ended
     DELETING, and we did not request that       its worker has ended: somebody took it down, or the VM itself
 
 Nothing is created for a worker while a zone does not answer, or while one of its creations is pending: there
@@ -58,6 +58,7 @@ class Memory:
     Args:
         turn: by worker: the position of the zone to try next.
         refused: by zone: why the request itself is wrong there.
+        begun: workers that have had a READY VM, and so perhaps a trial.
         ended: workers that are not started again.
         crashes: by worker: how often its VM ended badly.
         counted: uids of the nodes whose end was counted.
@@ -66,6 +67,7 @@ class Memory:
 
     turn: Mapping[int, int] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    begun: frozenset[int] = frozenset()
     ended: Mapping[int, Ended] = field(default_factory=dict)
     crashes: Mapping[int, int] = field(default_factory=dict)
     counted: frozenset[str] = frozenset()
@@ -163,10 +165,13 @@ def _learn(observed: Observed, wanted: Wanted, memory: Memory) -> Memory:
                 memory = replace(memory, ended={**memory.ended, each.worker: end})
             else:
                 memory = replace(memory, crashes={**memory.crashes, each.worker: crashes + 1})
+    nodes = [each for each in observed.resources if each.kind == "node"]
+    at_work = {each.worker for each in nodes if each.state == "READY" and not each.ended}
+    memory = replace(memory, begun=memory.begun | at_work)
     everyone = set(range(1, wanted.workers + 1))
     if not wanted.share and "done" in memory.ended.values():
-        ready = {each.worker for each in observed.resources if each.kind == "node" and each.state == "READY"}
-        memory = _end(memory, everyone - ready, "done")
+        # A worker finds no work while another one trains the last trial, whose VM may be preempted then.
+        memory = _end(memory, everyone - memory.begun, "done")
     if wanted.workers and all(zone in memory.refused for zone in wanted.zones):
         gone = QUEUED_DEAD | NODE_DEAD | LEAVING
         held = {each.worker for each in observed.resources if each.state not in gone}

@@ -118,6 +118,21 @@ def test_when_no_work_is_left_nobody_waits_for_a_vm_any_more():
     assert memory.ended == {1: "done"}
 
 
+def test_a_preempted_worker_gets_a_vm_for_its_trial_though_another_has_found_no_work():
+    want, memory = Wanted(workers=2, zones=ZONES), Memory()
+    at_work = (queued("ACTIVE", worker=2), node("READY", worker=2))
+    for first in ((node("READY"),), (node("READY", ended="0", uid="1"),), ()):
+        _, memory = decide(Observed(resources=(*first, *at_work)), want, memory)
+    assert memory.ended == {1: "done"}
+    for state in ("REPAIRING", "RESTARTING"):
+        back_soon = Observed(resources=(at_work[0], node(state, worker=2)))
+        assert decide(back_soon, want, memory) == ((), memory)
+    preempted = Observed(resources=(queued("SUSPENDED", worker=2), node("PREEMPTED", worker=2)))
+    actions, memory = decide(preempted, want, memory)
+    assert [shown(action) for action in actions] == ["delete queued a"]
+    assert decide(Observed(), want, memory)[0] == (Create(worker=2, zone="a"),)
+
+
 def test_crashes_are_counted_once_per_vm():
     want, memory = Wanted(workers=1, zones=ZONES, restarts=2), Memory()
     for uid in ("1", "1", "2", "2"):
