@@ -20,7 +20,8 @@ class StopSignal:
     def listen(self) -> None:
         """Install the signal handlers. Only the main thread may call this."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._handle)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
+                signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: object) -> None:
         if self.by:
