@@ -116,9 +116,12 @@ class Kubernetes:
         kubectl = Kubectl(options_of(pool))
         phases = [pod.get("status", {}).get("phase") for pod in _pods(kubectl, pool)]
         running = [phase for phase in phases if phase in ("Pending", "Running")]
+        spec = (kubectl.get("job", pool.label) or {}).get("spec", {}).get("template", {}).get("spec", {})
+        # The number of hosts is not known here where the pool was launched elsewhere.
+        has_service = pool.nodes > 1 or "subdomain" in spec
         words = (
             "delete",
-            f"job,{_beside(pool)}",
+            f"job,{_beside(has_service=has_service)}",
             f"--selector={POOL_LABEL}={pool.label}",
             "--ignore-not-found",
         )
@@ -194,16 +197,17 @@ def _secret(pool: Pool, options: KubernetesOptions, values: dict[str, dict[str, 
     }
 
 
-def _beside(pool: Pool) -> str:
+def _beside(*, has_service: bool) -> str:
     """Return the kinds of objects that a pool has besides its Job, as kubectl takes them."""
-    return "secret,service" if pool.nodes > 1 else "secret"
+    return "secret,service" if has_service else "secret"
 
 
 def _delete_orphans(kubectl: Kubectl, pool: Pool) -> None:
     """Delete Secret and Service of a Job that was not created; the error about that is the one raised."""
     with suppress(EngineFailed):
         if kubectl.get("job", pool.label) is None:
-            kubectl("delete", _beside(pool), f"--selector={POOL_LABEL}={pool.label}", "--ignore-not-found")
+            kinds = _beside(has_service=pool.nodes > 1)
+            kubectl("delete", kinds, f"--selector={POOL_LABEL}={pool.label}", "--ignore-not-found")
 
 
 def _has_ended(job: dict[str, Any]) -> bool:

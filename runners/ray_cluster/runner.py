@@ -103,8 +103,12 @@ class Ray:
             return 0
         active = sum(worker.state in ("waiting", "running") for worker in self.status(pool))
         if state == "RUNNING":
-            _want(pool, 0)
-            deadline = time.monotonic() + pool.grace_s
+            try:
+                _want(pool, 0)
+                deadline = time.monotonic() + pool.grace_s
+            except EngineFailed as error:  # such as of a Python that the head node lacks
+                notify(f"the workers cannot be asked to hand their trials back: {error}")
+                deadline = time.monotonic()
             while _state(pool) not in _OVER and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
         if _state(pool) not in _OVER:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -72,7 +73,7 @@ def status(runner: str | None, style: str, sweep: Sweep) -> int:
 @sweep_option
 def scale(workers: int, runner: str | None, yes: bool, dry_run: bool, sweep: Sweep) -> None:
     """Change the number of workers to WORKERS; surplus workers hand their trials back."""
-    from runners.pools import engines, pool_file
+    from runners.pools import engines, launched, pool_file
 
     with translated_errors():
         experiment = sweep.open()
@@ -83,6 +84,11 @@ def scale(workers: int, runner: str | None, yes: bool, dry_run: bool, sweep: Swe
             )
             raise InputError(f"RUNNER: {len(pools)} pools of this sweep were launched from here; {remedy}")
         ((engine, pool_),) = pools
+        if launched.read(pool_.folder) is None and not engines.runner(engine).keeps:
+            raise InputError(
+                f"RUNNER: no pool of {engine} was launched from here, so its accelerator and options are not "
+                "known; scale it where it was launched"
+            )
         if dry_run:
             if engine == "local" and pool_file.read(pool_.folder) is None:
                 raise InputError("no pool of this sweep runs on this machine; start one: sweep launch local")
@@ -180,12 +186,11 @@ def _exit_status(errors: list[SweepError]) -> int:
 
 def pools_launched_here(experiment: Experiment, runner: str | None) -> list[tuple[str, Pool]]:
     """Return the pools that were launched from here, and the one of `runner` even if it is unknown."""
-    from runners.pools import launched, pool_file
-    from runners.pools.engines import ENGINES
+    from runners.pools import engines, launched, pool_file
     from runners.pools.pool import Pool, worker_command
 
     found = []
-    for engine in [runner] if runner else ENGINES:
+    for engine in [runner] if runner else engines.ENGINES:
         place = place_of(experiment)
         files = folder(place, engine)
         known = launched.read_either(files, former_folder(place, engine), place.url)
@@ -193,8 +198,7 @@ def pools_launched_here(experiment: Experiment, runner: str | None) -> list[tupl
             found.append((engine, known.pool))
         elif runner or (engine == "local" and pool_file.read(files)):
             url = storage_url(place, engine)
-            bare = Pool(
-                name=experiment.space.name, storage=url, folder=files, workers=1, command=worker_command(url)
-            )
+            command = worker_command(url, python=engines.runner(engine).python or sys.executable)
+            bare = Pool(name=experiment.space.name, storage=url, folder=files, workers=1, command=command)
             found.append((engine, bare))
     return found

@@ -171,10 +171,19 @@ def test_scale_logs_and_down(cluster):
     RUNNER.scale(POOL, 7, print)
     assert list(RUNNER.logs(POOL, "1", 5)) == ["one", "two"]
     assert RUNNER.down(POOL, print) == 2
-    patch, logs, _, delete = cluster.calls()
+    patch, logs, *_, delete = cluster.calls()
     assert json.loads(patch[-1].removeprefix("--patch=")) == {"spec": {"completions": 7, "parallelism": 7}}
     assert logs[:3] == ["logs", f"--selector=stagesweep-pool={POOL.label},{INDEX}=1", "--tail=5"]
     assert delete[:3] == ["delete", "job,secret", f"--selector=stagesweep-pool={POOL.label}"]
+
+
+@pytest.mark.parametrize(
+    ("subdomain", "kinds"), [({"subdomain": "a"}, "job,secret,service"), ({}, "job,secret")]
+)
+def test_down_asks_the_cluster_for_the_hosts_of_a_pool_that_was_launched_elsewhere(cluster, subdomain, kinds):
+    cluster.answer("get", "job", {"spec": {"template": {"spec": {"containers": [], **subdomain}}}})
+    RUNNER.down(POOL, print)
+    assert cluster.calls()[-1][:2] == ["delete", kinds]
 
 
 def test_what_kubectl_says_is_told_in_one_line(cluster):

@@ -131,6 +131,15 @@ def test_down_asks_for_no_worker_and_stops_a_job_that_goes_on(ray: Path) -> None
     assert calls(ray)[-1][:2] == ["job", "stop"]
 
 
+def test_down_stops_a_job_that_cannot_be_asked(ray: Path) -> None:
+    (ray / "job-status").write_text(f"Status for job '{PLAIN.label}': RUNNING\n")
+    (ray / "job-submit.fails").write_text("/bin/sh: 1: /opt/python: not found\n")
+    lines: list[str] = []
+    assert RUNNER.down(a_pool(ray, grace_s=300.0), lines.append) == 1
+    assert calls(ray)[-1][:2] == ["job", "stop"]
+    assert "/opt/python: not found" in lines[0]
+
+
 def test_options_that_ray_would_not_take_are_refused() -> None:
     mistakes = ({"adress": "x"}, {"address": "--help"}, {"resources": "slot"}, {"memory": "8G"})
     calls = {str(options): partial(RUNNER.render, replace(PLAIN, options=options)) for options in mistakes}

@@ -124,6 +124,7 @@ launch local --option 'a=[1'
 pool scale some
 pool scale 3
 pool scale 3 local
+pool scale 3 slurm
 show 99
 copy sweep-store/toy
 copy sweep-store there

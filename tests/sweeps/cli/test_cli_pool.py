@@ -289,6 +289,41 @@ def test_pools_of_sweeps_of_one_name_in_two_buckets_are_told_apart(
     assert sweep("rename", "new", "--storage", prod).status == 0
 
 
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_a_pool_that_was_launched_elsewhere_is_not_scaled(sweep, space_file, monkeypatch, tmp_path, options):
+    pytest.importorskip("submitit")
+    sweep("init", str(space_file))
+    before = everything("sweep-store/toy")
+    (tmp_path / "bin").mkdir()
+    for name, body in (
+        ("sbatch", f"touch {tmp_path}/submitted; echo Submitted batch job 7"),
+        ("srun", ""),
+        ("squeue", ""),
+    ):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    ran = sweep("pool", "scale", "4", "slurm", *options)
+    assert (ran.status, "scale it where it was launched" in ran.err) == (2, True)
+    assert not (tmp_path / "submitted").exists()
+    assert everything("sweep-store/toy") == before
+
+
+def test_down_runs_the_python_of_an_engine_for_a_pool_that_was_launched_elsewhere(
+    sweep, space_file, monkeypatch
+):
+    commands: list[tuple[str, ...]] = []
+
+    def down(self: object, pool: Pool, notify: object) -> int:
+        commands.append(pool.command)
+        return 1
+
+    monkeypatch.setattr("runners.ray_cluster.runner.Ray.down", down)
+    sweep("init", str(space_file))
+    assert sweep("down", "ray").status == 0
+    assert commands[0][0] == "python3"
+
+
 def test_local_pool_of_an_earlier_version_is_not_joined_by_a_second(sweep, space_file, monkeypatch, gcs):
     from runners.pools import launched, pool_file
 
