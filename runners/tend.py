@@ -20,7 +20,7 @@ from pathlib import Path
 from runners.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, EXIT_PREEMPTED
 from runners.workers import die_with_parent
 from runners.workers.processes import size_of, written_since
-from runners.workers.restarts import POISON, Again, after_exit, import_failure, last_start
+from runners.workers.restarts import POISON, Again, after_exit, import_failure, supervision
 from runners.workers.supervise_pool import describe
 from sweeps.text.counted import counted
 
@@ -74,7 +74,7 @@ def supervise_worker(
     with _listening() as stop:
         while not stop.received():
             began, log_start = time.monotonic(), size_of(_STDERR)
-            variables = last_start(crashes=crashes, restarts=restarts)
+            variables = supervision(crashes=crashes, restarts=restarts)
             status = _run(argv, stop, grace_s, {**(os.environ if env is None else env), **variables})
             if stop.received() or status in (EXIT_DONE, EXIT_PREEMPTED, *POISON):
                 return status if status in (EXIT_DONE, *POISON) else EXIT_PREEMPTED

@@ -21,7 +21,7 @@ from runners.errors import EXIT_PREEMPTED, PoolError
 from runners.kubernetes.options import KubernetesOptions, placement, volume
 from runners.pools.pool import Pool
 from runners.pools.script import worker_script
-from runners.workers.restarts import LAST_START, POISON
+from runners.workers.restarts import LAST_START, POISON, SUPERVISED
 
 POOL_LABEL = "stagesweep-pool"
 CONTAINER = "worker"
@@ -71,6 +71,7 @@ def _pod(pool: Pool, options: KubernetesOptions) -> dict[str, Any]:
         "image": options.image,
         "command": ["bash", "-c", literal(_host(pool) + worker_script(pool))],
         "env": [
+            {"name": SUPERVISED, "value": "1"},
             *({"name": name, "value": value} for name, value in nodes.environment.items()),
             *(_from_secret(name, secret_name(pool, options)) for name in pool.secrets),
             *(

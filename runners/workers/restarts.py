@@ -22,6 +22,9 @@ HEALTHY_S = 600.0  # a longer life resets the count of crashes
 LAST_START = "STAGESWEEP_LAST_START_S"
 """Variable of a worker that is not started again if it crashes within so many seconds of its start. The other
 hosts of its gang need to know."""
+SUPERVISED = "STAGESWEEP_SUPERVISED"
+"""Variable of a worker that is started again after a crash. It ends with 0 where all its trials have failed,
+which is no crash; one that a person has started ends with 1."""
 
 End = Literal["done", "poison", "given up"]
 
@@ -69,12 +72,13 @@ def after_exit(status: int, *, ran_s: float, crashes: int, restarts: int) -> Aga
     return Again(after_s=min(LONGEST_WAIT_S, SOON_S * 2**crashes), crashes=crashes + 1)
 
 
-def last_start(*, crashes: int, restarts: int) -> dict[str, str]:
-    """Return the variable that says so to a worker that is about to be started, if it is so.
+def supervision(*, crashes: int, restarts: int) -> dict[str, str]:
+    """Return the variables that tell a worker that it is supervised, and whether this start is its last.
 
     Args: see `after_exit`.
     """
-    return {LAST_START: f"{HEALTHY_S:g}"} if crashes >= restarts else {}
+    last = {LAST_START: f"{HEALTHY_S:g}"} if crashes >= restarts else {}
+    return {SUPERVISED: "1", **last}
 
 
 def last_reason(output: str) -> str:

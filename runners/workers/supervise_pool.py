@@ -12,7 +12,7 @@ from runners.errors import EXIT_FAILED
 from runners.pools.pool import Pool
 from runners.pools.runner import Notify
 from runners.workers.processes import Process, end, name_of, process, size_of, start, written_since
-from runners.workers.restarts import Again, End, after_exit, import_failure, last_reason, last_start
+from runners.workers.restarts import Again, End, after_exit, import_failure, last_reason, supervision
 from sweeps.text.counted import counted
 
 _POLL_S = 0.2
@@ -120,7 +120,7 @@ def _step(number: int, slot: _Slot, pool: Pool, notify: Notify) -> bool:
         if now < slot.due or slot.leaving:
             return False
         slot.log_start = size_of(slot.process.log_file)
-        variables = last_start(crashes=slot.crashes, restarts=pool.restarts)
+        variables = supervision(crashes=slot.crashes, restarts=pool.restarts)
         told = replace(slot.process, env={**slot.process.env, **variables})
         try:
             (slot.running,), slot.since = start([told]), now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
@@ -143,6 +144,8 @@ def worker(
 
 def _report(tally: Tally, experiment: Experiment) -> int:
     """Say why the worker leaves, and return its exit status."""
+    from runners.workers.restarts import SUPERVISED
+
     if tally.preempted_by:
         echo(f"sweep: {tally.preemption}", err=True)
         return EXIT_PREEMPTED
@@ -152,4 +155,5 @@ def _report(tally: Tally, experiment: Experiment) -> int:
         ends = f"all {counted(cap, 'trial')} of run_cap are there; `sweep extend --run-cap N` raises it"
     click.echo(f"sweep: no more trials for this worker: {ends}", err=True)
     only_failures = bool(tally.ended) and set(tally.ended) == {"failed"}
-    return EXIT_FAILED if only_failures else EXIT_DONE
+    # A supervisor would take 1 for a crash, and start a worker that has done its --max-trials again.
+    return EXIT_FAILED if only_failures and SUPERVISED not in os.environ else EXIT_DONE

@@ -41,11 +41,17 @@ def test_the_exit_status_decides(tmp_path, monkeypatch, statuses, expected, star
     assert len(lines) == starts - 1 + (expected == 1)
 
 
-def test_a_worker_is_told_of_its_last_start(tmp_path, monkeypatch):
+def test_a_worker_is_told_of_its_supervision_and_its_last_start(tmp_path, monkeypatch):
     monkeypatch.setattr(restarts, "SOON_S", 0.01)
-    script = f'echo "${{{restarts.LAST_START}:-more}}" >> {tmp_path}/told; exit 1'
+    variables = f"${restarts.SUPERVISED} ${{{restarts.LAST_START}:-more}}"
+    script = f'echo "{variables}" >> {tmp_path}/told; exit 1'
     supervise_worker(["bash", "-c", script], restarts=2, grace_s=5, notify=lambda line: None)
-    assert (tmp_path / "told").read_text().split() == ["more", "more", f"{restarts.HEALTHY_S:g}"]
+    assert (tmp_path / "told").read_text().split("\n") == [
+        "1 more",
+        "1 more",
+        f"1 {restarts.HEALTHY_S:g}",
+        "",
+    ]
 
 
 def test_failed_import_is_not_restarted(tmp_path):

@@ -107,6 +107,14 @@ def test_a_killed_worker_is_replaced_and_the_sweep_is_done(sweep, space_file, en
     assert [record.status for record in experiment.trials()] == ["completed"] * 5
 
 
+def test_max_trials_holds_for_a_worker_whose_trials_fail(sweep, space_file, environment):
+    experiment = made(sweep, space_file, "not_a_number")
+    with start(environment, "--workers", "1", "--max-trials", "1") as launched:
+        _, stderr = launched.communicate(timeout=100)
+    assert [record.status for record in experiment.trials()] == ["failed"], stderr
+    assert launched.returncode == 0, stderr
+
+
 @pytest.mark.slow
 def test_sigterm_brings_the_pool_down_and_the_trial_back(sweep, space_file, environment):
     experiment = made(sweep, space_file, "sleeps")
