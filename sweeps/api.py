@@ -414,7 +414,8 @@ class Sweep:
 
         Args:
             function: computes a trial. If its first parameter is called `trial` it gets the `Trial`,
-                otherwise the dict of parameters. It returns what `tell` takes. None: the sweep's own program.
+                otherwise the dict of parameters. It returns what `tell` takes, except that None, as
+                of a function without `return`, is a wrong result. None: the sweep's own program.
             n_trials: of this call, all its workers together; None: no limit but the sweep's own.
             workers: threads that run trials at once. For several processes start this script several times.
 

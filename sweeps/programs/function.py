@@ -26,6 +26,8 @@ from sweeps.programs.result import (
     check_metrics,
     disk_failed,
     network_was_lost,
+    parse_result,
+    stated_failure,
 )
 from sweeps.programs.signals import Stop
 from sweeps.space.definition import Objective, Space, Value, to_plain
@@ -87,7 +89,7 @@ class FunctionProgram(Program):
                     return Preempted(detail=f"{name} ended at {stop.by}")
                 if trial.stopped:
                     return Preempted(detail=f"{name} ended as it was asked to")
-                return check_metrics(self.space, returned, f"what {name} returned")
+                return _outcome(self.space, returned, f"what {name} returned")
             except Interrupted as interrupted:
                 return Preempted(detail=str(interrupted))
             except KeyboardInterrupt:
@@ -112,6 +114,18 @@ class FunctionProgram(Program):
     def lines_to_rerun(self, record: Trial) -> list[str]:
         """Return each parameter, because the command line is not for reading, and the command line."""
         return [*(f"  {override}" for override in to_overrides(record.parameters)), self.command_line(record)]
+
+
+def _outcome(space: Space, returned: Any, where: str) -> Outcome:
+    """Return the outcome that a function returned: metrics in any form, or a dict as in `result.json`.
+
+    Any other status next to metrics is a note, as functions return for other libraries, too.
+    """
+    plain = dict(returned) if isinstance(returned, Mapping) else returned
+    if (stated := stated_failure(plain, where)) is not None:
+        return stated
+    judge = parse_result if isinstance(plain, dict) and "metrics" in plain else check_metrics
+    return judge(space, plain, where)
 
 
 def rerun(name: str, index: int, parameters: Mapping[str, Any], run_dir: str) -> Any:

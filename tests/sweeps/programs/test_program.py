@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import UserDict
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 
 from sweeps.errors import CannotStart, InputError
 from sweeps.programs import progress_log
+from sweeps.programs.function import FunctionProgram
 from sweeps.programs.kinds import program_of, with_nodes
 from sweeps.programs.result import Completed, Failed, NotStarted, Preempted
 from sweeps.programs.signals import Stop
@@ -89,6 +91,27 @@ class TestFunctions:
 
     def test_nan_is_a_failure_and_not_a_result(self, space, tmp_path):
         assert "loss is nan" in run(function(space, "not_a_number"), tmp_path).error
+
+    @pytest.mark.parametrize(
+        ("returned", "expected"),
+        [
+            ({"status": "failed", "error": "no data"}, Failed(error="no data", failure="crashed")),
+            (
+                UserDict(status="failed", failure="diverged", error="nan"),
+                Failed(error="nan", failure="diverged"),
+            ),
+            (
+                {"status": "refused", "error": "7 heads"},
+                Failed(error="config refused: 7 heads", failure="bad_config"),
+            ),
+            ({"metrics": {"loss": 1.0}}, Completed(metrics={"loss": 1.0})),
+            ({"status": "completed", "metrics": {"loss": 1.0}}, Completed(metrics={"loss": 1.0})),
+            ({"status": "ok", "loss": 1.0}, Completed(metrics={"loss": 1.0})),  # a note
+        ],
+    )
+    def test_what_it_returns_may_be_as_in_a_result_file(self, space, tmp_path, returned, expected):
+        program = FunctionProgram(space, lambda parameters: returned)
+        assert program.run(RECORD, tmp_path, stop=Stop(), wants_stop=lambda: False) == expected
 
     def test_numbers_of_numpy_and_torch_are_numbers(self, space, tmp_path):
         assert run(function(space, "numpy_scalar"), tmp_path) == Completed(
