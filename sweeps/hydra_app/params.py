@@ -11,7 +11,7 @@ from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 
 from sweeps.errors import InputError
@@ -91,7 +91,12 @@ def _parameter(key: str, override: Override) -> dict[str, Any]:
         start, stop = value.start, value.stop
         if isinstance(start, int) and isinstance(stop, int) and stop > start + 1:
             return _range(key, start, stop - 1, log=False)
-    return _choice(key, [Override._convert_value(item) for item in override.sweep_iterator()])
+    if isinstance(value, ChoiceSweep | RangeSweep):
+        value.shuffle = False  # another order at each start would be another search space
+    values = [Override._convert_value(item) for item in override.sweep_iterator()]
+    if found := [value for value in values if "${" in str(value)]:  # a trial's value is quoted, and so a text
+        raise InputError(f"{key}: {found[0]!r}: an interpolation cannot be a choice; write its value")
+    return _choice(key, values)
 
 
 def _range(key: str, low: Any, high: Any, *, log: bool) -> dict[str, Any]:

@@ -38,6 +38,8 @@ SEARCHED = [
     ("x=1,0.5", {"values": [1.0, 0.5]}),
     ("x=true,false", {"values": [True, False]}),
     ("x=sort(3,1,2)", {"values": [1, 2, 3], "ordered": True}),
+    ("x=shuffle(1,2,3,4,5,6,7,8)", {"values": [1, 2, 3, 4, 5, 6, 7, 8], "ordered": True}),
+    ("x=shuffle(range(1,16,2))", {"values": [1, 3, 5, 7, 9, 11, 13, 15], "ordered": True}),
 ]
 
 
@@ -88,6 +90,9 @@ REFUSED: tuple[tuple[dict[str, Any], list[str]], ...] = (
     ({}, ["x=tag(warm,interval(0,1))"]),
     ({}, ["x=tag(log,choice(1,2))"]),
     ({}, ["x=choice({a:1},{a:2})"]),
+    ({}, ["x=${base_lr},0.1"]),
+    ({}, ["x=choice('runs/${seed}',other)"]),
+    ({}, ["x=[${base_lr},1],[2,3]"]),
     ({"x": None}, []),
     ({"x": {"type": "range", "bounds": [1]}}, []),
     ({"x": {"type": "range", "bounds": [1, 2], "digits": 3}}, []),
