@@ -573,6 +573,7 @@ class Sweep:
 
         Raises:
             InputError: the arguments do not fit a confirmation that has begun, or none can be planned.
+            CannotStart: without a function, the sweep's program cannot be started here.
             SweepClosed: the sweep is paused or stopped, or has paused itself.
             SweepError: no repeat has a result, or others have not ended theirs.
 
@@ -601,7 +602,12 @@ class Sweep:
         experiment = self.experiment
         checked_workers(experiment, function, workers)  # before it plans any run
         plan = confirming.plan_confirmation(
-            experiment, options, again=again, by=user_name(), on_notice=lambda line: say(words(line))
+            experiment,
+            options,
+            again=again,
+            own_program=function is None,
+            by=user_name(),
+            on_notice=lambda line: say(words(line)),
         )
         now = standing(plan, experiment.trials())
         if not now.finished:

@@ -69,7 +69,9 @@ def confirm(
     number was than its mean. Called again, it goes on, or prints the answer.
     """
     experiment = sweep.open()
-    plan = confirming.plan_confirmation(experiment, options, again=again, by=user_name(), on_notice=notify)
+    plan = confirming.plan_confirmation(
+        experiment, options, again=again, own_program=not plan_only, by=user_name(), on_notice=notify
+    )
     now = standing(plan, experiment.trials())
     if not now.finished and not plan_only:
         from sweeps.programs.signals import Stop

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sweeps.errors import IllegalTransition, InputError, StoreConflict
+from sweeps.errors import CannotStart, IllegalTransition, InputError, StoreConflict
 from sweeps.experiment import Experiment
 from sweeps.search.confirm.plan import Plan, store_plan, stored_plan
 from sweeps.space.definition import Fixed, Space, Value
@@ -27,6 +27,7 @@ def plan_confirmation(
     options: Mapping[str, Any],
     *,
     again: bool,
+    own_program: bool,
     by: str,
     on_notice: Callable[[str], None],
 ) -> Plan:
@@ -36,10 +37,12 @@ def plan_confirmation(
         options: `top`, `seeds`, `budget`, `objective`, `bounds` and `seed_name`, as of `sweep confirm`; None
             or () where they are left out.
         again: plan anew, whatever is stored, and abandon pending repeats of the former plan.
+        own_program: whether the caller runs the repeats, by the program that the sweep has.
         on_notice: gets what is planned, and what should be known of it.
 
     Raises:
         InputError: the options do not fit the stored plan, or no plan can be made; nothing was written.
+        CannotStart: the caller cannot run it, as the sweep has no program; nothing was written.
     """
     stored = stored_plan(experiment.store)
     if stored is not None and not again:
@@ -47,6 +50,12 @@ def plan_confirmation(
     if again and stored is None:
         raise InputError("--again: nothing was confirmed yet; leave it out")
     plan = _new_plan(experiment, experiment.trials(), options, on_notice)
+    # Once stored, whoever calls `run` next would run the repeats.
+    if own_program and experiment.space.program.is_user_script:
+        raise CannotStart(
+            "program: this sweep has none, so nothing was planned; call `sweep.confirm(function)` in Python, "
+            "or add --plan and start your script again"
+        )
     try:
         store_plan(experiment.store, plan, None if stored is None else stored[1])
     except StoreConflict:  # somebody else planned at the same time

@@ -28,6 +28,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"\bSay --name with one of", "Say name= with one of"),
     (r"leave out --name (\S+)", r"leave out name=\1"),
     (r", or with `sweep ask` and `sweep tell`", ""),
+    (r" in Python, or add --plan and start your script again", ""),
     (r"by `sweeps\.open\(URL\)\.run\(function\)`", "by sweep.run(function)"),
     (r"the sizes by --size\b", "sizes="),
     (r"it by --size\b", "sizes="),

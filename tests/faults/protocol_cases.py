@@ -590,7 +590,14 @@ class PlannedTwice(Confirmed):
             }
             with mock.patch.object(finalists, "_predictions", return_value=({}, "not here")):
                 self.plans.append(
-                    plan_confirmation(experiment, options, again=False, by="x", on_notice=lambda line: None)
+                    plan_confirmation(
+                        experiment,
+                        options,
+                        again=False,
+                        own_program=True,
+                        by="x",
+                        on_notice=lambda line: None,
+                    )
                 )
             loop.work(
                 experiment,

@@ -151,6 +151,20 @@ def test_a_confirmation_is_run_once_and_answered_again(tmp_path) -> None:
     assert len(calls) == repeats + 3
 
 
+def test_a_confirmation_without_its_function_plans_nothing(tmp_path) -> None:
+    sweep = sweeps.create(SEEDED, storage=tmp_path)
+
+    def loss(parameters):
+        return parameters["lr"] + parameters["seed"] % 1000 / 1e6
+
+    sweep.run(loss)
+    with pytest.raises(sweeps.InputError, match=r"nothing was planned; call `sweep\.confirm\(function\)`$"):
+        sweep.confirm()
+    assert sweep.run(loss) == {}
+    confirmed = sweep.confirm(loss, top=2, seeds=3)  # no plan with other numbers is in the way
+    assert sweep.confirm() == confirmed  # to repeat the answer it needs no function
+
+
 def test_a_confirmation_without_any_result_is_an_error(tmp_path) -> None:
     sweep = sweeps.create(SEEDED, storage=tmp_path)
     sweep.run(lambda parameters: parameters["lr"])

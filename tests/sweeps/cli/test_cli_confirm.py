@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import sweeps
 from analysis.report.report import render
 from analysis.table import TrialsTable
 from sweeps.errors import InputError
@@ -187,6 +188,27 @@ class TestPlan:
         assert worker.status == 0
         assert worker.err.count("(confirm)") == 4
         assert sweep("confirm").out.startswith("trial ")
+
+    def test_sweep_of_a_script_is_only_planned_here(self, sweep, tmp_path):
+        space = {
+            "name": "mine",
+            "objectives": [{"metric": "loss"}],
+            "parameters": {"x": {"values": [0.1, 0.2]}, "seed": {"value": 0}},
+            "search": {"method": "grid"},
+        }
+
+        def loss(parameters):
+            return parameters["x"] + parameters["seed"] % 1000 / 1e6
+
+        created = sweeps.create(space, storage=tmp_path)
+        created.run(loss)
+        before = sorted(entry.key for entry in LocalStore(created.url).list(""))
+        ran = sweep("confirm", "--top", "2", "--seeds", "2", "--storage", created.url)
+        assert ran.status == 2
+        assert "`sweep.confirm(function)`" in ran.err
+        assert sorted(entry.key for entry in LocalStore(created.url).list("")) == before
+        assert sweep("confirm", "--top", "2", "--seeds", "2", "--plan", "--storage", created.url).status == 0
+        assert created.run(loss) == {"completed": 4}
 
     def test_a_searched_seed_may_be_written_large(self, sweep, make):
         url = make(SPACE.replace("seed:", "SEED: {values: [0, 1]}\n  seed:"))
