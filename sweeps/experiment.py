@@ -32,6 +32,9 @@ from sweeps.trials.repository import Records
 
 SWEEP_KEY = keys.SWEEP_KEY
 
+REMOTE_EXPIRE_S = 150.0
+"""Minimal lease of a sweep made in a bucket, in seconds: a request may be retried for over two minutes."""
+
 log = logging.getLogger(__name__)
 
 
@@ -145,6 +148,9 @@ class Experiment:
             here = replace(here, stages=there.stages)
         if [source.url for source in here.transfer] == [source.url for source in there.transfer]:
             here = replace(here, transfer=there.transfer)  # read once, when the sweep was made
+        if max(here.lease.expire_s, there.lease.expire_s) == REMOTE_EXPIRE_S:
+            # Creation raises it to that in a bucket, and `sweep copy` takes sweeps into and out of one.
+            here = replace(here, lease=replace(here.lease, expire_s=there.lease.expire_s))
         here = without_new_defaults(here, there)
         stop, trials = here.search.stop, (there.search.stop or Stop(expected_gain=1.0)).trials
         if stop is None or stop.trials == trials:

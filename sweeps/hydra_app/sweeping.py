@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -132,8 +132,7 @@ def _create_or_open(
     if exists(store):
         experiment = Experiment.open(store)
         try:
-            # The lease is longer in a bucket.
-            experiment.require_same(replace(space, lease=experiment.written.lease))
+            experiment.require_same(space)
         except InputError as error:
             raise InputError(f"{error} (hydra.sweeper.name=…)") from None
         raise_limits(experiment, space, say)

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
 from sweeps.errors import AlreadyExists, Conflict, DamagedObject, EnvironmentFault, InputError, StoreConflict
-from sweeps.experiment import Experiment
-from sweeps.operations.creation import REMOTE_EXPIRE_S
+from sweeps.experiment import REMOTE_EXPIRE_S, Experiment
 from sweeps.operations.opening import sweeps_near
 from sweeps.search.allocation import ASK_KEY
 from sweeps.storage.base import NotFound, Store, put

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sweeps.errors import InputError
-from sweeps.experiment import Experiment
+from sweeps.experiment import REMOTE_EXPIRE_S, Experiment
 from sweeps.operations.control import user_name
 from sweeps.operations.limits import differences
 from sweeps.operations.opening import exists, make_default, new_store
@@ -21,9 +21,6 @@ from sweeps.space.stages import Stages
 from sweeps.storage.urls import is_remote
 from sweeps.trials.budget import REPORTED
 from sweeps.trials.redaction import refuse_secrets
-
-REMOTE_EXPIRE_S = 150.0
-"""Minimal lease in a bucket, in seconds: a request may be retried for over two minutes."""
 
 
 def create_sweep(
@@ -45,7 +42,8 @@ def create_sweep(
     """
     refuse_secrets(space)
     store = new_store(storage, space.name)
-    if is_remote(store.url) and space.lease.expire_s < REMOTE_EXPIRE_S:
+    made = not (skip_if_exists and exists(store))
+    if made and is_remote(store.url) and space.lease.expire_s < REMOTE_EXPIRE_S:
         space = replace(space, lease=replace(space.lease, expire_s=REMOTE_EXPIRE_S))
         on_notice(f"lease.expire_s is {REMOTE_EXPIRE_S:g} in a bucket, the time a request may need")
     space, notice = with_defaults(space, program_of(space).defaults(), "the trainer's")
@@ -56,7 +54,7 @@ def create_sweep(
         on_notice(notice)
     if space.fidelity:
         on_notice(f"fidelity: {Ladder(space)}")
-    if not (skip_if_exists and exists(store)):
+    if made:
         _require_known_cost(space)  # not of one that exists: earlier versions made those
         space = read_sources(space, on_notice)  # each source is read once
     if space.search.method != "grid" and not draws_without_ax(space):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from sweeps.errors import EnvironmentFault, InputError, SweepError
 from sweeps.experiment import Experiment
 from sweeps.operations import copying
 from sweeps.operations.copying import copy
+from sweeps.operations.creation import create_sweep
+from sweeps.space.definition import Space
 from sweeps.storage.base import Store
 from sweeps.storage.run_files.client import Bucket
 from sweeps.storage.run_files.exchange import Deadline, UploadConfig
@@ -286,6 +289,25 @@ def test_lease_below_that_of_buckets_is_told(place, space, tmp_path) -> None:
         f"lease.expire_s stays 30 in {target}, below the 150 of sweeps made in a bucket: a worker that is "
         "cut off for longer loses its trial"
     ]
+
+
+def test_copy_is_the_sweep_of_the_same_space(place, space, tmp_path) -> None:
+    """In a bucket creation raises the lease: a copy has that of where the sweep was made."""
+    lines: list[str] = []
+
+    def opened(storage: str, its: Space = space) -> Experiment:
+        return create_sweep(its, storage, skip_if_exists=True, on_notice=lines.append)
+
+    for here, there, expire_s in (("folder", "gs", 30), ("gs", "folder", 150)):
+        source, target = place(here), place(there)
+        sweep = opened(source)
+        assert sweep.written.lease.expire_s == expire_s
+        copied(sweep.store.url, f"{target}/{space.name}")
+        lines.clear()
+        assert opened(target).written == sweep.written
+        assert lines == []
+    with pytest.raises(InputError, match=r"lease\.expire_s: 150\.0 there, 200 here"):
+        opened(target, replace(space, lease=replace(space.lease, expire_s=200)))
 
 
 def test_change_during_the_copy_is_refused(place, space, tmp_path, monkeypatch) -> None:
