@@ -297,7 +297,7 @@ class Sweep:
         self._space: Space = experiment.space
         # A pickle may be read after a change of the working folder.
         self._address = self.url if "://" in self.url else os.path.abspath(self.url)  # noqa: PTH100 - keeps links
-        self._stored = experiment.amendments.stored
+        self._written, self._amendments = experiment.written, experiment.amendments.copy()
         self._local = threading.local()
         self._local.mine = (os.getpid(), experiment)
 
@@ -322,7 +322,7 @@ class Sweep:
         """Return the sweep as the rest of this package has it, for this thread of this process."""
         process, experiment = getattr(self._local, "mine", (0, None))
         if experiment is None or process != os.getpid():
-            experiment = Experiment(self._store, self._space, stored=self._stored)
+            experiment = Experiment(self._store, self._written, amendments=self._amendments.copy())
             self._local.mine = (os.getpid(), experiment)
         return experiment
 

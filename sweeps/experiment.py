@@ -42,9 +42,10 @@ class Experiment:
     """Sweep that exists in `store`, made by `create` or `open`.
 
     Args:
+        space: as `sweep init` has written it.
         silence: what this process knows of lost workers; None: nothing yet.
         records: those that are known; None: none yet.
-        stored: bytes and version of its `sweep.json`; None: as it is when it is first read.
+        amendments: those that are known; None: none yet.
     """
 
     def __init__(
@@ -53,10 +54,10 @@ class Experiment:
         space: Space,
         silence: Silence | None = None,
         records: Records | None = None,
-        stored: tuple[bytes, str] | None = None,
+        amendments: Amendments | None = None,
     ) -> None:
         self.store, self.written = store, space
-        self.amendments = Amendments(store, space, stored)
+        self.amendments = Amendments(store, space) if amendments is None else amendments
         self._records = Records(store) if records is None else records
         self.silence = silence or Silence(space.lease.expire_s)
         self.allocator = Allocator(store, space, self._records, self.amendments, self.silence)
@@ -93,7 +94,7 @@ class Experiment:
                     "or choose another name in the search space file or another --storage"
                 ) from None
         else:
-            return cls(store, space, stored=(data, version))
+            return cls(store, space, amendments=Amendments(store, space, (data, version)))
         existing = cls.open(store)
         existing.require_same(written)
         return existing
@@ -119,14 +120,16 @@ class Experiment:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}".replace("\n", " ")
             raise unreadable(SWEEP_KEY, error, store.location(SWEEP_KEY), reason) from None
-        found = cls(store, opened, stored=(data, version))
+        found = cls(store, opened, amendments=Amendments(store, opened, (data, version)))
         found.amendments.load()
         found.silence.note_answer(began)
         return found
 
     def for_thread(self) -> Experiment:
         """Return the sweep for another thread, which shares no cache and begins with what this one knows."""
-        return Experiment(self.store, self.space, self.silence, self._records.copy(), self.amendments.stored)
+        return Experiment(
+            self.store, self.written, self.silence, self._records.copy(), self.amendments.copy()
+        )
 
     def extend(self, changes: Mapping[str, float | None], *, by: str) -> Amendment:
         """Change limits of the sweep for all workers, from their next claim on, and return the record of it.

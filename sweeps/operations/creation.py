@@ -52,7 +52,7 @@ def create_sweep(
     notice = notice or (first_trial_notice(whose_defaults) if space.defaults == "first" else "")
     if notice:
         on_notice(notice)
-    if space.fidelity:
+    if space.fidelity and made:
         on_notice(f"fidelity: {Ladder(space)}")
     if made:
         _require_known_cost(space)  # not of one that exists: earlier versions made those

@@ -155,6 +155,13 @@ class Amendments:
         self.made: tuple[Amendment, ...] = ()
         self.damaged: tuple[DamagedObject, ...] = ()
 
+    def copy(self) -> Amendments:
+        """Return the same for another thread."""
+        copied = Amendments(self._store, self._written, self.stored)
+        copied.space, copied.made, copied.damaged = self.space, self.made, self.damaged
+        copied._last = self._last
+        return copied
+
     @property
     def archived(self) -> bool:
         """Return whether `sweep archive` has archived the sweep."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +21,7 @@ from sweeps.operations.creation import create_sweep
 from sweeps.operations.limits import extend
 from sweeps.search import stop_rule
 from sweeps.search.confirm import finalists
+from sweeps.space.fidelity import Ladder
 from sweeps.space.space_file import loads
 from sweeps.storage.urls import open_store
 from sweeps.trials.lifecycle import Complete
@@ -60,6 +62,26 @@ def finished(tmp_path, built_once) -> Experiment:
         return "sweep-store/case"
 
     return Experiment.open(open_store(built_once("fidelity", build)))
+
+
+def test_threads_of_python_plan_as_a_worker_does(tmp_path):
+    """By the run cap that the sweep was made with: `sweep extend` adds trials at the target."""
+    experiment, _ = created(tmp_path)
+    extend(experiment, {"run_cap": 60}, "ada")
+    sweep = Sweep(Experiment.open(experiment.store))
+    with ThreadPoolExecutor(1) as pool:
+        in_thread = pool.submit(lambda: sweep.experiment).result()
+    for each in (Experiment.open(experiment.store), in_thread, in_thread.for_thread()):
+        assert Ladder(each.written).planned == Ladder(experiment.written).planned
+        assert (each.written.run_cap, each.space.run_cap) == (8, 60)
+
+
+def test_what_comes_first_is_said_once(tmp_path):
+    created(tmp_path)
+    notices = []
+    more = loads(TEXT.replace("run_cap: 8", "run_cap: 60"), "case.yaml")
+    create_sweep(more, str(tmp_path), skip_if_exists=True, on_notice=notices.append)
+    assert notices == [f"{tmp_path}/case: extended: run_cap 8 → 60"]
 
 
 def test_init_says_what_comes_first(tmp_path):
