@@ -229,7 +229,8 @@ def check_metrics(space: Space, metrics: Any, where: str) -> Completed | Failed:
             return _contract_failure(f"{where}: no metric {name!r}; there is {there}")
         if metrics[name] is not None and not _is_number(metrics[name]):
             # Every trial of this program would report it so, and the brake must see that at once.
-            return _contract_failure(f"{where}: {name} is {metrics[name]!r:.200}, not a number")
+            shown = storable.line(repr(metrics[name]), 200)  # an array's has several lines
+            return _contract_failure(f"{where}: {name} is {shown}, not a number")
         if numbers.get(name) is None:
             return Failed(
                 error=f"{where}: {name} is {metrics[name]!r:.200}, not a finite number", failure="diverged"
@@ -238,8 +239,16 @@ def check_metrics(space: Space, metrics: Any, where: str) -> Completed | Failed:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether it is a number of Python, NumPy or torch."""
-    return not isinstance(value, bool | str) and hasattr(value, "__float__")
+    """Return whether it is one number of Python, NumPy or torch, finite or not."""
+    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # of a long integer
+        return True
+    except Exception:  # noqa: BLE001 - an array of several raises what its library likes, such as RuntimeError
+        return False
+    return True
 
 
 def was_preempted(status: int) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from memory_store import MemoryStore
 
 import sweeps
@@ -84,7 +85,10 @@ class TestResults:
 
     @pytest.mark.parametrize(
         "result",
-        ["low", True, {"los": 1.0}, (1.0, 2.0), object()],
+        [
+            *("low", True, {"los": 1.0}, (1.0, 2.0), object(), {"loss": [1.0, 2.0]}),
+            *(np.array([0.1, 0.2]), {"loss": np.zeros((9, 9))}, {"loss": torch.zeros(2)}),
+        ],
         ids=lambda result: type(result).__name__,
     )
     def test_a_wrong_result_is_an_error_and_the_trial_stays_open(self, sweep, result):
@@ -98,6 +102,23 @@ class TestResults:
     def test_a_result_that_is_not_finite_fails_as_diverged(self, sweep):
         assert sweep.tell(sweep.ask(), float("nan")) == "failed"
         assert sweep.experiment.trial(0).failure == "diverged"
+
+    @pytest.mark.parametrize("one", [np.float32(0.5), np.array(0.5), torch.tensor([0.5])], ids=repr)
+    def test_an_array_of_one_number_is_that(self, sweep, one):
+        assert sweep.tell(sweep.ask(), one) == "completed"
+        assert dict(sweep.experiment.trial(0).metrics) == {"loss": 0.5}
+
+    def test_a_number_beyond_floats_is_not_finite(self, sweep):
+        assert sweep.tell(sweep.ask(), 10**400) == "failed"
+        assert sweep.experiment.trial(0).failure == "diverged"
+
+    @pytest.mark.parametrize("several", [np.array([0.1, 0.2]), torch.zeros(2)], ids=["ndarray", "tensor"])
+    def test_a_function_that_returns_several_numbers_breaks_the_contract(self, sweep, several):
+        """None of its trials can have a result, and the brake sees that at the second."""
+        assert sweep.run(lambda parameters: several, n_trials=1) == {"failed": 1}
+        record = sweep.experiment.trial(0)
+        assert record.failure == "bad_config"
+        assert "is neither a number nor" in record.error
 
     def test_a_failure_is_stated_as_in_a_result_file(self, sweep):
         assert (
