@@ -24,7 +24,7 @@ from sweeps.space.priors import without_new_defaults
 from sweeps.storage import keys
 from sweeps.storage.base import NotFound, Store
 from sweeps.trials import lifecycle, packs, storable
-from sweeps.trials.amendments import GAIN, Amendment, Amendments, limits
+from sweeps.trials.amendments import GAIN, Amendment, Amendments, Changes, limits
 from sweeps.trials.lease import Silence
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact, redacted_line
@@ -131,12 +131,13 @@ class Experiment:
             self.store, self.written, self.silence, self._records.copy(), self.amendments.copy()
         )
 
-    def extend(self, changes: Mapping[str, float | None], *, by: str) -> Amendment:
+    def extend(self, changes: Changes, *, by: str) -> Amendment:
         """Change limits of the sweep for all workers, from their next claim on, and return the record of it.
 
         Args:
             changes: new values of `run_cap` and of a budget's limits, by name; None lifts a limit. `until` is
-                in seconds since the epoch.
+                in seconds since the epoch. A function of the present space returns them, and is called again
+                where somebody else has changed the sweep meanwhile.
 
         Raises:
             InputError: there is no such limit, or it cannot have this value; nothing was changed.

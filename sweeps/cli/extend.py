@@ -13,7 +13,7 @@ from sweeps.errors import InputError
 from sweeps.operations import limits
 from sweeps.operations.control import user_name
 from sweeps.operations.limits import NONE
-from sweeps.space.definition import BUDGET_HINTS, BUDGET_KEYS
+from sweeps.space.definition import BUDGET_HINTS, BUDGET_KEYS, Space
 from sweeps.space.yaml_cursor import nearest
 from sweeps.text.shorten import timestamp
 from sweeps.trials.amendments import limits as present_limits
@@ -53,31 +53,35 @@ def extend(
     that have left at the old limit must be started again.
     """
     experiment = sweep.open()
-    before = experiment.amendments.refresh()
     pairs = [pair.partition("=")[::2] for pair in budget]
     pairs += [("wall_hours", wall_hours)] if wall_hours is not None else []
-    changes: dict[str, float | None] = {}
-    if run_cap is not None:
-        changes["run_cap"] = _count(run_cap, before.run_cap)
-    for key, text in pairs:
-        if key in ("run_cap", "trials"):
-            raise InputError(f"--budget {key}: write --run-cap N")
-        if key not in BUDGET_KEYS:
-            hint = BUDGET_HINTS.get(key) or nearest(key, BUDGET_KEYS)
-            raise InputError(f"--budget {key}: unknown key; {hint}")
-        if key in changes:
-            raise InputError(f"--budget {key} stands there twice; keep one")
-        changes[key] = _amount(key, text, present_limits(before)[key])
-    if until is not None:
-        changes["until"] = _time(until, experiment.store.now())
-    if expected_gain is not None:
-        problem = f"--expected-gain {expected_gain}: write a number above 0, in the unit of the objective"
-        changes["expected_gain"] = _above_0(expected_gain, f"{problem}, or {NONE}")
-    if not changes:
-        raise InputError(
-            "say what to change: --run-cap N, --budget KEY=X, --wall-hours H, --until TIME or "
-            "--expected-gain X"
-        )
+
+    def changes(present: Space) -> dict[str, float | None]:
+        """Return the new limits; `+20` adds to what holds when they are stored, whoever else changes it."""
+        found: dict[str, float | None] = {}
+        if run_cap is not None:
+            found["run_cap"] = _count(run_cap, present.run_cap)
+        for key, text in pairs:
+            if key in ("run_cap", "trials"):
+                raise InputError(f"--budget {key}: write --run-cap N")
+            if key not in BUDGET_KEYS:
+                hint = BUDGET_HINTS.get(key) or nearest(key, BUDGET_KEYS)
+                raise InputError(f"--budget {key}: unknown key; {hint}")
+            if key in found:
+                raise InputError(f"--budget {key} stands there twice; keep one")
+            found[key] = _amount(key, text, present_limits(present)[key])
+        if until is not None:
+            found["until"] = _time(until, experiment.store.now())
+        if expected_gain is not None:
+            problem = f"--expected-gain {expected_gain}: write a number above 0, in the unit of the objective"
+            found["expected_gain"] = _above_0(expected_gain, f"{problem}, or {NONE}")
+        if not found:
+            raise InputError(
+                "say what to change: --run-cap N, --budget KEY=X, --wall-hours H, --until TIME or "
+                "--expected-gain X"
+            )
+        return found
+
     extended = limits.extend(experiment, changes, user_name())
     for line in extended.differences:
         echo(line)

@@ -11,7 +11,7 @@ from sweeps.space.definition import BUDGET_KEYS, Space
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten, timestamp
 from sweeps.trials import budget
-from sweeps.trials.amendments import GAIN, LIMITS, Amendment, Amendments, limits
+from sweeps.trials.amendments import GAIN, LIMITS, Amendment, Amendments, Changes, amended, limits
 from sweeps.trials.record import Trial
 
 NONE = "none"
@@ -33,10 +33,12 @@ class Extension:
     is_idle: bool
 
 
-def extend(experiment: Experiment, changes: Mapping[str, float | None], by: str) -> Extension:
+def extend(experiment: Experiment, changes: Changes, by: str) -> Extension:
     """Change limits of the sweep for all workers, from their next claim on. See `Experiment.extend`."""
-    before = experiment.amendments.refresh()
+    experiment.amendments.refresh()  # it must be the same sweep
     amendment = experiment.extend(changes, by=by)
+    made = experiment.amendments.made
+    before = amended(experiment.written, [each for each in made if each.number < amendment.number])
     records, _ = experiment.readable_trials()
     return Extension(
         differences=differences(before, amendment),

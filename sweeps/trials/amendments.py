@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TypeGuard
@@ -32,6 +32,8 @@ RECORD = re.compile(rf"{PREFIX}(\d{{4}})\.json")
 MOST = 9999
 
 Change = bool | float | str | None
+Changes = Mapping[str, Change] | Callable[[Space], Mapping[str, Change]]
+"""New values by name, or what returns them for the space as it is when they are stored, such as 20 more."""
 
 BUDGET = tuple(field.name for field in fields(Budget))
 GAIN = "expected_gain"
@@ -230,7 +232,7 @@ class Amendments:
         self.made, self._last = (*self.made, amendment), amendment.number
         self.space = amended(self._written, self.made)
 
-    def add(self, changes: Mapping[str, Change], by: str) -> Amendment:
+    def add(self, changes: Changes, by: str) -> Amendment:
         """Store an amendment behind all others and return it.
 
         Of several people at once each gets a number, and the later number wins.
@@ -239,17 +241,18 @@ class Amendments:
             DamagedObject: an earlier one cannot be read.
             InputError: there are too many, or the sweep cannot be changed so.
         """
-        if not changes or (problem := next(filter(None, (_problem(*c) for c in changes.items())), "")):
-            raise InputError(f"{self._store.url}: {problem if changes else 'nothing to change'}")
-        if changes.get(GAIN) is not None and (why := no_stop(self._written)):
-            raise InputError(f"{self._store.url}: {GAIN} {why}")
         while True:
-            self._read_new()
+            present = self._read_new()
+            new = changes(present) if callable(changes) else changes
+            if not new or (problem := next(filter(None, (_problem(*change) for change in new.items())), "")):
+                raise InputError(f"{self._store.url}: {problem if new else 'nothing to change'}")
+            if new.get(GAIN) is not None and (why := no_stop(self._written)):
+                raise InputError(f"{self._store.url}: {GAIN} {why}")
             number = self._last + 1
             if number > MOST:
                 raise InputError(f"{self._store.url}: it was changed {MOST} times; make a new sweep")
             try:
-                self._store.create(key(number), encoded(changes, by, self._store.now()))
+                self._store.create(key(number), encoded(new, by, self._store.now()))
             except AlreadyExists:
                 continue
             self._read_new()

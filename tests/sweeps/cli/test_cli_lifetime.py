@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from fake_gcs import Fault
 
+import sweeps
 from sweeps.experiment import Experiment
 from sweeps.operations.status import COLUMNS
 from sweeps.storage.local import LocalStore
@@ -243,6 +244,18 @@ class TestExtend:
         ran = sweep("extend", "--run-cap", "+2")
         assert (ran.status, "run cap" in ran.err) == (2, True)
         assert sweep("extend", "--until", "2001-01-01").status == 2
+
+    def test_both_of_two_who_add_at_once_count(self, sweep, finished, monkeypatch):
+        create = LocalStore.create
+
+        def create_after_another(store, key, data):
+            monkeypatch.setattr(LocalStore, "create", create)
+            sweeps.open(finished).extend(run_cap=25)
+            return create(store, key, data)
+
+        monkeypatch.setattr(LocalStore, "create", create_after_another)
+        assert sweep("extend", "--run-cap", "+20").out == "run_cap 25 → 45\n"
+        assert sweeps.open(finished).status()["run_cap"] == 45
 
     def test_a_locale_that_lacks_a_character_has_it_escaped(self, sweep, finished):
         command = [sys.executable, "-m", "sweeps", "extend", "--run-cap", "+3", "--storage", finished]
