@@ -59,7 +59,8 @@ _ID = r"[A-Za-z_][A-Za-z0-9_-]*"
 _PATH = rf"{_ID}(?:\.(?:{_ID}|0|[1-9][0-9]*))*"
 # `a.b.0.c`, and the groups `a/b` and `a@b.c`: https://hydra.cc/docs/advanced/override_grammar/basic/
 _KEY = re.compile(rf"(?:{_PATH}|{_ID}(?:/{_ID})+)(?:@{_PATH})?", re.ASCII)
-_RELATION = re.compile(r"(>=|<=|==|>|<) *([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_RELATION = re.compile(rf"(>=|<=|==|>|<) *({_NUMBER.pattern})", re.ASCII)
 
 
 def parameters(
@@ -192,10 +193,13 @@ def _choice(name: str, section: ParameterSection, body: Cursor) -> Choice:
     when: list[tuple[Value, tuple[str, ...]]] = []
     for key, children in section.when or ():
         written = key.value_or_list()
-        # JSON's keys are texts, and YAML's are no lists: "null", "true" and "[1, 2]" stand for the values.
-        equal = [v for v in values if same_value(v, written)] or [
-            v for v in values if yaml_text(v) == written
-        ]
+        # JSON's keys are texts, and YAML's are no lists: "null", "true" and "[1, 2]" stand for the values,
+        # and "1" for that of [1, 2.5], where it is 1.0.
+        equal = (
+            [v for v in values if same_value(v, written)]
+            or [v for v in values if yaml_text(v) == written]
+            or [v for v in values if is_number(v) and v == _quoted_number(written)]
+        )
         if not equal:
             shown = ", ".join(yaml_text(value) for value in values)
             raise key.refusal(f"`{yaml_text(written)}` is not one of the values ({shown})")
@@ -293,10 +297,16 @@ def _step(cursor: Cursor, high: Cursor, parameter: Range) -> float | None:
     return None if parameter.kind == "int" and size == 1 else size
 
 
+def _quoted_number(written: Value) -> float | None:
+    """Return the number that a text is."""
+    return float(written) if isinstance(written, str) and _NUMBER.fullmatch(written) else None
+
+
 def _relation(key: Cursor, parameter: Range) -> str:
     """Return the relation as it is kept: `> 0`, `== 2`. Raises SpaceError if it never or always holds."""
     written = key.value()
-    text = f"== {written!r}" if isinstance(written, int | float) else str(written)
+    alone = isinstance(written, int | float) or _quoted_number(written) is not None  # JSON quotes its keys
+    text = f"== {written}" if alone else str(written)
     match = _RELATION.fullmatch(text.strip())
     if match is None or isinstance(written, bool):
         raise key.refusal('is no condition on a number; write such as {"> 0": [names of parameters]}')

@@ -53,6 +53,25 @@ def test_a_document_is_read_as_a_file_is(given):
     assert function.function == "a:b"
 
 
+@pytest.mark.parametrize(
+    ("parent", "on"),
+    [
+        ({"values": [1, 2.5], "when": {1: ["lr"]}}, 1),
+        ({"values": [1, 2.5], "when": {2.5: ["lr"]}}, 2.5),
+        ({"values": [1, 2], "when": {1.0: ["lr"]}}, 1),
+        ({"values": ["1", "2"], "when": {1: ["lr"]}}, "1"),
+        ({"min": 0, "max": 3, "when": {0: ["lr"]}}, 0),
+        ({"min": -3, "max": 3, "when": {-1: ["lr"]}}, -1),
+    ],
+    ids=str,
+)
+def test_conditions_have_numbers_for_keys(parent, on):
+    parameters = {"a": parent, "lr": {"min": 0.1, "max": 1.0}}
+    found = space_of(DOCUMENT | {"parameters": parameters}, "here")
+    assert "lr" in found.active({"a": on})
+    assert "lr" not in found.active({"a": 2})
+
+
 def test_what_is_left_out_is_the_middle_or_the_baselines(given):
     assert configuration(given, {"layers": 3}, "here") == {
         "lr": pytest.approx(1e-3),
