@@ -1,6 +1,7 @@
 """Command `sweep`. Subcommands are imported when they are called, so that `--help` and `status` stay quick.
 
-Exit status: 0 done; 1 the work failed; 2 the input is wrong; 75 preempted after handing the trial back.
+Exit status: 0 done; 1 the work failed; 2 the input is wrong; 75 preempted after handing the trial back; 130
+interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ _OTHERS_WORDS |= {"info": "show", "cancel": "abandon", "kill": "abandon", "plot"
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Without --storage and --name: SWEEP_STORAGE and SWEEP_NAME, else ./sweep-store and the sweep "
-    "initialised there last. Exit status: 0 done, 1 failed, 2 wrong input, 75 preempted.",
+    "initialised there last. Exit status: 0 done, 1 failed, 2 wrong input, 75 preempted, 130 interrupted.",
 )
 @click.version_option(package_name="stagesweep", prog_name="sweep")
 @click.option("-v", "--verbose", count=True, help="Log details to stderr; twice for more.")

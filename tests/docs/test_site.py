@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+import sweeps.cli
+from sweeps import errors
 from sweeps.cli import cli
 from trainer.config.compose import keys
 
@@ -28,6 +30,14 @@ def test_every_command_has_its_help(hooks):
     for name in cli.list_commands(None):
         assert f"## `sweep {name}`\n\n```text\nUsage: sweep {name} " in page
     assert "## `sweep snapshots" in page
+
+
+def test_every_exit_status_is_said():
+    """They are public (docs/reference/stability.md)."""
+    statuses = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    for text in ((SITE.parent / "reference" / "command-line.md").read_text(), sweeps.cli.__doc__, cli.epilog):
+        (said,) = re.findall(r"(?:Every command ends with|Exit status:) [^.]*", text)
+        assert {int(number) for number in re.findall(r"\d+", said)} == statuses
 
 
 def test_every_key_has_a_row_with_its_meaning(hooks):
