@@ -286,7 +286,8 @@ class _Reader:
         else:
             raise section.refusal("write min_iter:, the first step at which trials are stopped")
         self.notes.append(
-            'Early stopping needs lines {"step": 40, "loss": 3.2} in metrics.jsonl in $SWEEP_RUN_DIR.'
+            'Early stopping needs lines {"step": 40, "loss": 3.2} in metrics.jsonl in $SWEEP_RUN_DIR; lower '
+            "is better, whatever the goal."
         )
         return {"type": "hyperband", "min_step": first, "eta": eta}
 
