@@ -16,6 +16,21 @@ Quantity = Annotated[str, Field(strict=False, coerce_numbers_to_str=True)]
 """Text such as 8+ or 64Gi, that may also be written as a number."""
 
 
+def require_package(package: str, forms: str) -> None:
+    """Raise `PoolError` where a pool does not say what pip installs on its machines.
+
+    Nobody holds the name stagesweep on PyPI yet: whoever takes it would get the machines and their secrets.
+
+    Args:
+        forms: what it may be, for the message.
+    """
+    if not package:
+        raise PoolError(
+            "options",
+            f"package: it is missing; no package index has stagesweep yet; write --option package={forms}",
+        )
+
+
 def parse(kind: type[T], pool: Pool) -> T:
     """Return the pool's options as a `kind`, a pydantic dataclass that forbids others. Raises `PoolError`."""
     try:

@@ -21,8 +21,7 @@ class SkyOptions:
 
     Args:
         infra: SkyPilot's infra, such as gcp or aws/us-east-1; "": wherever it is cheapest.
-        package: what pip installs there: a requirement, or the URL of a wheel; "": stagesweep, for TPUs with
-            its extra.
+        package: what pip installs there: the URL of a wheel, its path in `file_mounts`, or a requirement.
         cpus: of each machine, such as "8+"; "" for SkyPilot's default.
         memory: of each machine in GB, such as "64+"; "" for SkyPilot's default.
         disk_size: of each machine, in GB.

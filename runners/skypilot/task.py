@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from runners.errors import EXIT_PREEMPTED
+from runners.pools.options import require_package
 from runners.pools.pool import Pool
 from runners.pools.script import worker_script
 from runners.skypilot.options import SkyOptions, tpu_of
@@ -57,8 +58,10 @@ def launch(pool: Pool, workers: int, file: str) -> tuple[str, ...]:
 
 
 def _setup(options: SkyOptions, tpu: str | None) -> str:
-    package = options.package or ("stagesweep[tpu]" if tpu else "stagesweep")
-    words = (*REQUIREMENTS, package) if tpu else (package,)
+    require_package(
+        options.package, "https://…/stagesweep-….whl, its path in file_mounts, or another requirement of pip"
+    )
+    words = (*REQUIREMENTS, options.package) if tpu else (options.package,)
     wheels = [word for url in WHEELS for word in ("--find-links", url)] if tpu else []
     venv = f'python3 -m uv venv --quiet --seed --python 3.11 "{ROOT}"'
     return "\n".join(

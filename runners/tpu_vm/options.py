@@ -8,7 +8,7 @@ from pydantic import ConfigDict, field_validator
 from pydantic.dataclasses import dataclass
 
 from runners.errors import PoolError
-from runners.pools.options import parse
+from runners.pools.options import parse, require_package
 from runners.pools.pool import Pool
 from runners.tpu_versions import largest_on_one_vm, runtime_version
 
@@ -26,7 +26,8 @@ class TpuOptions:
         queued: request a queued resource, which waits for capacity; else a TPU VM at once.
         wait_minutes: minutes that a queued resource waits in one zone before the next one is tried. The
             service itself enforces it, also where no process watches any more.
-        package: what pip installs on the VM: a requirement, or the URL of a wheel, also gs://...
+        package: what pip installs on the VM: the URL of a wheel, also gs://..., or a requirement. Only a pool
+            that is to start needs it.
         network: "" for the project's default network.
         subnetwork: "" for the network's default.
         external_ips: give the VM a public address, without which pip needs a proxy or a NAT.
@@ -39,7 +40,7 @@ class TpuOptions:
     runtime_version: str = ""
     queued: bool = True
     wait_minutes: float = 60.0
-    package: str = "stagesweep[tpu]"
+    package: str = ""
     network: str = ""
     subnetwork: str = ""
     external_ips: bool = True
@@ -77,8 +78,8 @@ def options_of(pool: Pool) -> TpuOptions:
     return parse(TpuOptions, pool)
 
 
-def check_accelerator(pool: Pool, options: TpuOptions) -> None:
-    """Raise `PoolError` for an accelerator that is not a TPU, or spans several VMs."""
+def check_vms(pool: Pool, options: TpuOptions) -> None:
+    """Raise `PoolError` for an accelerator that is not a TPU, or spans several VMs, or without a package."""
     if not pool.accelerator:
         raise PoolError("accelerator", "name a TPU, such as v6e-4 or v5litepod-8")
     if largest := largest_on_one_vm(pool.accelerator):
@@ -91,3 +92,6 @@ def check_accelerator(pool: Pool, options: TpuOptions) -> None:
             "accelerator",
             f"{pool.accelerator} is of an unknown family; set the option runtime_version to its image",
         )
+    require_package(
+        options.package, "gs://…/stagesweep-….whl, another URL of it, or another requirement of pip"
+    )

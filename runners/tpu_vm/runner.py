@@ -21,7 +21,7 @@ from runners.pools.pool import Pool
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.tpu_vm import render
 from runners.tpu_vm.decide import Wanted
-from runners.tpu_vm.options import TpuOptions, check_accelerator, options_of
+from runners.tpu_vm.options import TpuOptions, check_vms, options_of
 from runners.tpu_vm.render import vm_id
 from runners.tpu_vm.vm_script import LOG, PYTHON, vm_script
 from sweeps.text.counted import counted
@@ -49,7 +49,7 @@ class TpuVm:
     def render(self, pool: Pool) -> Artifacts:
         """Return the start-up script, and the requests to the first zone, which name it."""
         options = options_of(pool)
-        check_accelerator(pool, options)
+        check_vms(pool, options)
         request = render.queued_resource if options.queued else render.node
         requests = {
             vm_id(pool.label, worker): request(pool, options, worker, options.zones[0], f"<{_SCRIPT}>")
@@ -68,7 +68,7 @@ class TpuVm:
             where a signal or somebody else ended the pool.
         """
         options = options_of(pool)
-        check_accelerator(pool, options)
+        check_vms(pool, options)
         vms = _vms(pool)
         from runners.tpu_vm.watch import clear, watch
         from runners.workers.signals import StopSignal

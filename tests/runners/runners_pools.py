@@ -36,12 +36,19 @@ FULL = replace(
 )
 
 
+WHEEL = "https://example.org/stagesweep-1.0.0-py3-none-any.whl"
+
 NEEDED: dict[str, dict[str, Any]] = {
     "kubernetes": {"options": {"image": "europe-docker.pkg.dev/my-project/images/stagesweep:1"}},
     "tpu-vm": {
         "accelerator": "v6e-4",
-        "options": {"project": "my-project", "zones": "us-east5-b,us-central2-b"},
+        "options": {
+            "project": "my-project",
+            "zones": "us-east5-b,us-central2-b",
+            "package": "gs://bucket/stagesweep-1.0.0-py3-none-any.whl",
+        },
     },
+    "skypilot": {"options": {"package": WHEEL}},
 }
 """Fields that an engine requires."""
 
@@ -78,4 +85,4 @@ hostile = st.one_of(
     ),
 )
 
-__all__ = ["ENGINES", "FULL", "PLAIN", "URL", "hostile", "plain", "suited", "texts"]
+__all__ = ["ENGINES", "FULL", "PLAIN", "URL", "WHEEL", "hostile", "plain", "suited", "texts"]

@@ -26,7 +26,13 @@ POOL = Pool(
     accelerator="tpu-v6e-4",
     spot=True,
     secrets=("HF_TOKEN",),
-    options={"infra": "gcp", "cpus": "8+", "disk_size": 100, "file_mounts": {"/data": "gs://bucket/data"}},
+    options={
+        "infra": "gcp",
+        "package": "stagesweep[tpu] @ https://example.org/stagesweep-1.0.0-py3-none-any.whl",
+        "cpus": "8+",
+        "disk_size": 100,
+        "file_mounts": {"/data": "gs://bucket/data"},
+    },
 )
 
 
@@ -54,10 +60,13 @@ def test_a_spot_tpu_with_every_option_is_one() -> None:
 
 
 def test_skypilots_schema_catches_a_misspelt_option() -> None:
-    options = {"resources": {"any_of": [{"infra": "gcp"}, {"infra": "aws"}]}, "cpus": "8+", "memory": "64+"}
+    clouds = {"any_of": [{"infra": "gcp"}, {"infra": "aws"}]}
+    options = {"package": "a.whl", "resources": clouds, "cpus": "8+", "memory": "64+"}
     task = parse_task(RUNNER.render(replace(POOL, accelerator="A100", options=options))["task.yaml"])
     assert len(task.resources) == 2
-    misspelt = RUNNER.render(replace(POOL, options={"resources": {"use_spots": True}}))["task.yaml"]
+    misspelt = RUNNER.render(replace(POOL, options={"package": "a.whl", "resources": {"use_spots": True}}))[
+        "task.yaml"
+    ]
     with pytest.raises(Exception, match="did you mean 'use_spot'"):
         parse_task(misspelt)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runners_pools import PLAIN
+from runners_pools import plain
 
 from runners.errors import EngineFailed, EngineMissing, PoolError
 from runners.skypilot.runner import RUNNER
@@ -22,6 +22,9 @@ case "$2" in
   launch) echo "secret: $HF_TOKEN" > "$HERE/secret"; echo 'Job submitted'; printf '\033[31mNo cloud\033[0m is enabled\n' >&2; exit "${LAUNCH:-0}" ;;
 esac
 """
+
+
+PLAIN = plain("skypilot")
 
 
 class Server:

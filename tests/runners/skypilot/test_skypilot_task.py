@@ -10,7 +10,7 @@ from pathlib import Path
 
 import golden_messages
 import yaml
-from runners_pools import PLAIN
+from runners_pools import PLAIN, WHEEL, plain
 
 from runners.errors import PoolError
 from runners.pools.pool import Pool
@@ -33,7 +33,7 @@ def test_run_section_keeps_every_word_of_the_command(tmp_path: Path):
     (environment / "python").write_text('#!/bin/bash\nprintf "%s\\0" "$@" "$GREETING" "$SET_UP" > argv\n')
     (environment / "python").chmod(0o755)
     pool = replace(
-        PLAIN,
+        plain("skypilot"),
         command=("python", "-m", "sweeps", "worker", "--storage", HOSTILE),
         environment={"GREETING": HOSTILE},
         setup=("export SET_UP=yes",),
@@ -60,19 +60,16 @@ def test_run_section_keeps_every_word_of_the_command(tmp_path: Path):
 
 
 def test_a_tpu_has_its_image_and_its_versions():
-    rendered = of(replace(PLAIN, accelerator="tpu-v5litepod-8"))
+    rendered = of(replace(plain("skypilot"), accelerator="tpu-v5litepod-8"))
     assert rendered["resources"]["accelerators"] == "tpu-v5litepod-8:1"
     assert rendered["resources"]["accelerator_args"] == {"runtime_version": "v2-alpha-tpuv5-lite"}
-    assert (
-        "torch==2.9.1 'torch_xla[tpu]==2.9.0' 'libtpu>=0.0.21,<=0.0.23.1' 'stagesweep[tpu]'"
-        in rendered["setup"]
-    )
+    assert f"torch==2.9.1 'torch_xla[tpu]==2.9.0' 'libtpu>=0.0.21,<=0.0.23.1' {WHEEL}\n" in rendered["setup"]
     assert "export PJRT_DEVICE=TPU\n" in rendered["run"]
-    assert "torch==" not in of(replace(PLAIN, accelerator="A100"))["setup"]
+    assert "torch==" not in of(replace(plain("skypilot"), accelerator="A100"))["setup"]
 
 
 def test_secrets_are_named_and_the_ends_of_a_worker_are_mapped():
-    pool = replace(PLAIN, secrets=("A", "B"), spot=True)
+    pool = replace(plain("skypilot"), secrets=("A", "B"), spot=True)
     rendered = of(pool)
     assert rendered["secrets"] == {"A": None, "B": None}
     assert rendered["resources"] == {
@@ -85,6 +82,7 @@ def test_secrets_are_named_and_the_ends_of_a_worker_are_mapped():
 
 
 CASES = {
+    "no package": PLAIN,
     "misspelt": replace(PLAIN, options={"infras": "gcp"}),
     "a number for a word": replace(PLAIN, options={"infra": 8}),
     "no disk": replace(PLAIN, options={"disk_size": 0}),

@@ -59,7 +59,7 @@ def pool(tmp_path: Path, workers: int = 1, **options: Any) -> Pool:
         command=worker_command(url, python=PYTHON),
         accelerator="v6e-4",
         spot=True,
-        options={"project": "p", "zones": list(ZONES), **options},
+        options={"project": "p", "zones": list(ZONES), "package": "gs://bucket/s.whl", **options},
     )
 
 

@@ -11,9 +11,9 @@ from packaging.requirements import Requirement
 from runners.errors import PoolError
 from runners.pools.pool import Pool
 from runners.tpu_versions import REQUIREMENTS
-from runners.tpu_vm.options import check_accelerator, options_of
+from runners.tpu_vm.options import check_vms, options_of
 
-GOOD = {"project": "my-project", "zones": "us-east5-b, us-central2-b"}
+GOOD = {"project": "my-project", "zones": "us-east5-b, us-central2-b", "package": "gs://b/s.whl"}
 
 
 def pool(accelerator: str = "v6e-4", **options: object) -> Pool:
@@ -35,6 +35,7 @@ def test_zones_and_image_of_options():
 
 CASES = {
     "no project": pool(project=None),
+    "no package": pool(package=None),
     "no zones": pool(zones=""),
     "a zone twice": pool(zones="a,a"),
     "a path as zone": pool(zones="us-east5-b/../x"),
@@ -49,8 +50,7 @@ CASES = {
 
 def test_they_are_refused_as_the_page_says():
     calls = {
-        case: lambda wanted=wanted: check_accelerator(wanted, options_of(wanted))
-        for case, wanted in CASES.items()
+        case: lambda wanted=wanted: check_vms(wanted, options_of(wanted)) for case, wanted in CASES.items()
     }
     golden_messages.compare_refusals("Pools of TPU VMs", PoolError, calls)
 

@@ -415,7 +415,7 @@ def test_slurm_gets_the_time_that_was_written(sweep, space_file):
     [
         ("kubernetes", ("image=a", "cpu=8", "memory=64Gi"), ('cpu: "8"', "memory: 64Gi")),
         ("kubernetes", ("image=a", "cpu=0.5", "memory=68719476736"), ('cpu: "0.5"', 'memory: "68719476736"')),
-        ("skypilot", ("cpus=8", "memory=64"), ('cpus: "8"', 'memory: "64"')),
+        ("skypilot", ("package=a.whl", "cpus=8", "memory=64"), ('cpus: "8"', 'memory: "64"')),
     ],
 )
 def test_sizes_of_machines_may_be_numbers(sweep, space_file, engine, options, texts):
@@ -429,8 +429,14 @@ def test_sizes_of_machines_may_be_numbers(sweep, space_file, engine, options, te
     ("engine", "options"),
     [
         ("kubernetes", ("--option", "image=a")),
-        ("skypilot", ()),
-        ("tpu-vm", ("--accelerator", "v6e-4", "--option", "project=p", "--option", "zones=us-east5-b")),
+        ("skypilot", ("--option=package=a.whl",)),
+        (
+            "tpu-vm",
+            (
+                *("--accelerator", "v6e-4", "--option", "project=p", "--option", "zones=us-east5-b"),
+                "--option=package=a.whl",
+            ),
+        ),
     ],
 )
 def test_dry_run_without_a_bucket(sweep, space_file, tmp_path, engine, options):

@@ -24,7 +24,10 @@ from sweeps.worker.loop import work as work_on
 from sweeps.worker.progress import Lines
 
 POOL = ("tpu-vm", "--workers", "2", "--accelerator", "v6e-4", "--spot", "--secret", "HF_TOKEN")
-OPTIONS = ("--option", "project=p", "--option", "zones=us-east5-b,us-central2-b")
+OPTIONS = (
+    *("--option", "project=p", "--option", "zones=us-east5-b,us-central2-b"),
+    *("--option", "package=gs://bucket/stagesweep-1.0.0-py3-none-any.whl"),
+)
 
 
 def worker_words(startup_script: str) -> list[str]:
@@ -79,7 +82,7 @@ def test_a_sweep_is_done_over_vms_that_are_taken_away(
         tpu.cloud.create_node(
             "us-central2-b", f"{next(iter(json.loads(dry['requests.json'])))}", {}
         )  # a forgotten one
-        ran = sweep("down", "tpu-vm", *OPTIONS, "--storage", url)
+        ran = sweep("down", "tpu-vm", *OPTIONS[:4], "--storage", url)
         assert (ran.status, tpu.cloud.nodes) == (0, {})
     assert "HF_TOKEN" not in os.environ
 

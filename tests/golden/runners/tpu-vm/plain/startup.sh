@@ -22,7 +22,7 @@ install_it() {
     DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -q python3.11 python3.11-venv
   } || return
   [ -x "$root/venv/bin/python" ] || python3.11 -m venv "$root/venv" || return
-  package='stagesweep[tpu]'
+  package=gs://bucket/stagesweep-1.0.0-py3-none-any.whl
   case "$package" in gs://*)
     gcloud storage cp -- "$package" "$root/" || return
     package="$root/${package##*/}" ;;
