@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.data.remote import checksum, open_filesystem, with_retries
-from trainer.errors import ConfigError, MissingError
+from trainer.errors import ConfigError, DataError, MissingError
 
 KEY = "data.files"
 COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".lz4")
@@ -56,11 +56,17 @@ class File:
 
     def bytes(self, start: int, end: int) -> bytes:
         """Return the bytes from `start` to before `end` or the file's end, or raise DataError."""
-        if start >= min(end, self.size):
+        end = min(end, self.size)
+        if start >= end:
             return b""
         data: bytes = with_retries(
-            lambda: self.filesystem.cat_file(self.path, start=start, end=min(end, self.size)), self.url
+            lambda: self.filesystem.cat_file(self.path, start=start, end=end), self.url
         )
+        if len(data) != end - start:  # fsspec takes the whole file, which some servers answer, for the part
+            raise DataError(
+                f"{self.url}: {len(data)} bytes came of {end - start} that were asked for (the file has "
+                "changed, or its server sends no parts of files; if so, copy it here and name the copy)"
+            )
         return data
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -129,6 +132,39 @@ def test_a_file_that_another_writer_has_just_put_there_is_seen(bucket: str) -> N
     assert names(bucket) == ["a"]
     put(bucket, b=b"1")
     assert names(bucket) == ["a", "b"]
+
+
+class WithoutRanges(SimpleHTTPRequestHandler):
+    """It ignores what bytes are asked for, and answers with all of the file."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """The URL of a web server of `tmp_path`."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(WithoutRanges, directory=str(tmp_path))) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{served.server_port}"
+        served.shutdown()
+
+
+def test_a_server_without_byte_ranges_is_refused(server: str, tmp_path: Path) -> None:
+    """Each block would be the file's first one."""
+    write(tmp_path, "a.jsonl", text="0123456789")
+    (file,) = find_files([f"{server}/a.jsonl"], ())
+    assert file.bytes(0, 99) == b"0123456789"
+    with pytest.raises(DataError, match=r"/a\.jsonl: 10 bytes came of 4 that were asked for .* copy it here"):
+        file.bytes(5, 9)
+
+
+def test_a_file_that_has_become_shorter_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", text="0123456789")
+    (file,) = find_files([str(tmp_path / "a.txt")], ())
+    write(tmp_path, "a.txt", text="0123")
+    with pytest.raises(DataError, match=r"/a\.txt: 2 bytes came of 8 .*the file has changed"):
+        file.bytes(2, 10)
 
 
 def failing(times: int, error: Exception) -> Callable[[], str]:
