@@ -112,7 +112,7 @@ class AdapterDimensions(Dimensions):
 
 
 def teacher_dimensions(config: Config, pretrained: Any = None) -> Dimensions:
-    """Return the dimensions of the model that the student is made from.
+    """Return the dimensions of the model that the student is made from; `blueprint` reads `data.tokenizer`.
 
     Args:
         pretrained: transformers' configuration, for `model=hf`.

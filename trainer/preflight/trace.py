@@ -35,8 +35,11 @@ from trainer.config import (
     Stage3Config,
     Stage19Config,
 )
+from trainer.data.encoder import Encoder
+from trainer.data.tokenizer import import_tokenizer
 from trainer.devices.device import Device
 from trainer.distributed.tensor_group import TensorGroup
+from trainer.errors import ConfigError, TokenizerError
 from trainer.losses.next_token import NextTokenLoss, cross_entropy
 from trainer.losses.sparse import DTYPES, Sample, Targets
 from trainer.models.adapters import adapters_for, add_adapters
@@ -82,21 +85,29 @@ def blueprint(config: Config, device: Device) -> Blueprint:
     Raises:
         OSError: a pretrained model's configuration cannot be read.
         ValueError: it is not one that transformers knows.
-        ConfigError: it lacks a size.
+        ConfigError: it lacks a size; or there is no such tokenizer.
+        UnreachableError, DataError: a tokenizer cannot be downloaded.
     """
     model = config.model
     if model.kind == "hf":
         return _pretrained_blueprint(config, model, device)
+    dimensions = teacher_dimensions(config)
+    if name := config.data.tokenizer:  # whose entries count, and not data.vocab_size
+        try:
+            vocabulary = Encoder.open(import_tokenizer(name)).vocab_size
+        except TokenizerError as error:
+            raise ConfigError(str(error), key="data.tokenizer") from error
+        dimensions = dataclasses.replace(dimensions, vocabulary=vocabulary)
 
     def build(layers: int) -> nn.Module:
         return build_tiny(
             model.with_layers(layers),
-            vocab_size=config.data.vocab_size,
+            vocab_size=dimensions.vocabulary,
             sequence_length=config.data.sequence_length,
             attention=device.attention_for(config.data.sequence_length),
         )
 
-    return Blueprint(dimensions=teacher_dimensions(config), build=build)
+    return Blueprint(dimensions=dimensions, build=build)
 
 
 def _pretrained_blueprint(config: Config, model: HfModelConfig, device: Device) -> Blueprint:

@@ -273,3 +273,9 @@ def test_unreadable_model_is_refused_in_one_line(
     with pytest.raises(ConfigError, match=r"\(RuntimeError: no shapes\)") as caught:
         batch_size_search.with_micro_batches(config, open_device(config.device))
     assert caught.value.key == "device.auto_micro_batch"
+
+
+def test_tokenizer_that_is_not_there_is_refused_by_its_key(small: tuple[str, ...], cache: Path) -> None:
+    config = compose_config([*small, *AUTO, "data.tokenizer=./nowhere"])
+    with pytest.raises(ConfigError, match=r"^data\.tokenizer: no tokenizer can be loaded from './nowhere'"):
+        batch_size_search.with_micro_batches(config, open_device(config.device))

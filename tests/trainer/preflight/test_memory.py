@@ -11,7 +11,10 @@ from unittest import mock
 import pytest
 import torch
 from pretrained import save_stand_in
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
 
 from benchmarks.tensor_memory import peak_bytes
 from trainer.api import check, quote
@@ -263,6 +266,15 @@ def test_optimizer_estimates_equal_their_state(optimizer: str) -> None:
     projections = sum(tensor.nbytes for kept in projected for _, tensor in kept)
     expected = optimizer_memory(plan.dimensions, config.stage2.optimizer).state
     assert expected == pytest.approx(sum(state.values()) + projections, rel=0.02)
+
+
+def test_model_trained_here_has_the_vocabulary_of_its_tokenizer(tmp_path: Path) -> None:
+    """`data.vocab_size` is that of a tokenizer which is trained here, too."""
+    words = Tokenizer(WordLevel({f"w{number}": number for number in range(5000)}, unk_token="w0"))
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path)
+    _, plan, _ = configured("stage2", f"data.tokenizer={quote(str(tmp_path))}")
+    assert plan.dimensions.vocabulary == 5000
+    assert plan.dimensions.parameters == parameter_count(plan.build(plan.dimensions.layers))
 
 
 @pytest.mark.parametrize("architecture", ["smollm2", "qwen3"])
