@@ -18,6 +18,7 @@ from trainer.preflight.memory import (
     stage_memory,
     stages,
     student_dimensions,
+    with_evaluation_batch,
 )
 from trainer.preflight.trace import Blueprint
 from trainer.text import byte_size
@@ -142,11 +143,14 @@ def _smaller_evaluation(
     config: Config, problem: str, plan: Blueprint, device: Device, free: int
 ) -> ConfigError:
     def fitting(size: int) -> bool:
-        less = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=size))
+        less = with_evaluation_batch(config, size)
         return fits(evaluation_memory(less, plan, device), device, free)
 
     size = largest_divisor(config.eval.batch_size, fitting)
     if size is None:
         return ConfigError(f"{problem}; take a smaller model or a larger device", key="eval.batch_size")
     batches = config.eval.batches * config.eval.batch_size // size
-    return ConfigError(f"{problem}; write {size}, and eval.batches={batches}", key="eval.batch_size")
+    more = f"eval.batches={batches}"
+    if size * config.eval.part_batches == 1:  # too few to measure a loss on
+        more += " eval.part_batches=2"
+    return ConfigError(f"{problem}; write {size}, and {more}", key="eval.batch_size")

@@ -139,7 +139,8 @@ def stage_memory(
     buckets = gradients if config.device.parallel == "ddp" else 0  # of the all-reduce
     optimizer = _stage_optimizer(stage, student, device)
     average = shard(average_bytes(config, student), device) if name == config.averaged_stage else 0
-    own = dataclasses.replace(stage, batch_size=stage.batch_size // device.chips)
+    # The micro-batch divides the batch of all chips, and would be refused beside that of one.
+    own = dataclasses.replace(stage, batch_size=stage.batch_size // device.chips, micro_batch_size=None)
     computing = step_peak(config, own, plan, device, micro_batch=max(1, micro // device.chips))
     if sharded:  # which leaves the shards of weights out of the trace
         computing += shards + _sharded_teacher(plan.dimensions, device)
@@ -273,6 +274,13 @@ def _sharded_muon_temporary(
     return peak
 
 
+def with_evaluation_batch(config: Config, size: int) -> Config:
+    """Return the configuration with evaluations in batches of another size, for estimates of their memory."""
+    # It does not depend on the number of batches, and a single one of one sequence would be refused.
+    evaluation = dataclasses.replace(config.eval, batch_size=size, part_batches=config.eval.batches)
+    return dataclasses.replace(config, eval=evaluation)
+
+
 def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageMemory:
     """Return the memory while held-out losses are measured; within stages the optimizer's state is there.
 
@@ -280,7 +288,6 @@ def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageM
     """
     rows = config.eval.batch_size
     own = rows // device.chips if rows % device.chips == 0 else rows  # else each chip computes all of them
-    theirs = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=own))
     student = student_dimensions(config, plan.dimensions)
     sharded = device.ranks.parallel == "fsdp"
     shards = student_bytes(config, plan.dimensions, device)
@@ -289,7 +296,7 @@ def evaluation_memory(config: Config, plan: Blueprint, device: Device) -> StageM
     optimizer = max((_stage_optimizer(each, student, device).state for each in within), default=0)
     buckets = student.parameters * student.weight_bytes if within and config.device.parallel == "ddp" else 0
     average = shard(average_bytes(config, student), device)
-    traced = evaluation_peak(theirs, plan, device)
+    traced = evaluation_peak(with_evaluation_batch(config, own), plan, device)
     if sharded:  # which leaves the shards of weights out of the trace
         traced += shards + _sharded_teacher(plan.dimensions, device)
     peak = optimizer + buckets + average + traced

@@ -208,8 +208,10 @@ def test_chip_of_several_takes_memory_of_its_own_rows() -> None:
     class TwoChips(Device):
         chips = 2  # type: ignore[assignment]  # a property there
 
-    config, plan, device = configured("stage2", "stage2.batch_size=4", "eval.batch_size=4")
-    half, _, _ = configured("stage2", "stage2.batch_size=2", "eval.batch_size=2")
+    # What is valid of all rows need not be of a chip's.
+    valid = ("stage2.micro_batch_size=4", "eval.part_batches=1")
+    config, plan, device = configured("stage2", "stage2.batch_size=4", "eval.batch_size=2", *valid)
+    half, _, _ = configured("stage2", "stage2.batch_size=2", "eval.batch_size=1")
     both = TwoChips(**vars(device))
     ((name, stage),), ((_, own),) = stages(config), stages(half)
     of_each, alone = (

@@ -118,6 +118,22 @@ def test_evaluation_that_does_not_fit_suggests_smaller_batches(
     )
 
 
+@pytest.mark.usefixtures("estimates")
+def test_evaluation_of_one_sequence_at_once_suggests_more_batches_within_stages(
+    small: tuple[str, ...],
+) -> None:
+    """With part_batches=1 that would be one sequence, which is refused."""
+    sizes = ("eval.batches=3", "eval.batch_size=8", "eval.part_batches=1", "device.memory_target_gib=2.5")
+    found = checked(compose_config([*small, *sizes]))
+    assert [refusal.key for refusal in found.refusals] == [
+        "stage1_9.micro_batch_size",
+        "stage2.micro_batch_size",
+        "eval.batch_size",
+    ]
+    advice = "write 1, and eval.batches=24 eval.part_batches=2"
+    assert found.refusals[-1].problem.rpartition("; ")[2] == advice
+
+
 def test_compiled_step_is_refused_by_half_its_activations(
     small: tuple[str, ...],
 ) -> None:
