@@ -303,13 +303,15 @@ def _refuse_misleading(override: Override) -> None:
 def _diagnose(overrides: Sequence[Override]) -> tuple[list[ConfigError], list[Override]]:
     """Return helpful errors in place of Hydra's "Could not override", and the overrides without faults.
 
-    What is below a group whose choice is none is left out of both: its keys depend on the choice.
+    What is below a group without a valid choice is left out of both: its keys depend on the choice.
     """
     options, homes = groups(), _homes()
     chosen = [
         _line(override)
         for override in overrides
-        if override.package is None and override.value() in options.get(override.key_or_group, ())
+        if override.type is OverrideType.CHANGE
+        and override.package is None
+        and override.value() in options.get(override.key_or_group, ())
     ]
     present = _nodes(keys(chosen))
     known = set.union(present, *homes.values())
@@ -317,11 +319,16 @@ def _diagnose(overrides: Sequence[Override]) -> tuple[list[ConfigError], list[Ov
     undecided: set[str] = set()
     for override in overrides:
         name, choice = override.key_or_group, override.value()
-        if name in options and choice is not None and choice not in options[name]:
-            faults.append(
-                ConfigError(f"{choice!r} is no choice{nearest(str(choice), options[name])}", key=name)
-            )
-            undecided.add(_node(override))
+        if name not in options or choice is None:
+            continue
+        if choice not in options[name]:
+            problem = f"{choice!r} is no choice{nearest(str(choice), options[name])}"
+        elif (override.is_add() or override.is_force_add()) and override.package is None:
+            problem = f"there is one already; write {name}={choice}"
+        else:
+            continue
+        faults.append(ConfigError(problem, key=name))
+        undecided.add(_node(override))
     rest = []
     for override in overrides:
         name = override.key_or_group

@@ -714,7 +714,7 @@ class TestCheck:
             with_nodes(replace(space, program=Program(kind="command", command=("a", "${overrides}"))), 2)
 
     def test_settings_of_all_points_are_refused_at_once(self, space):
-        program = Program(kind="trainer", overrides=("stage2.nothing=1", "log_every=0"))
+        program = Program(kind="trainer", overrides=("stage2.nothing=1", "+device=cpu", "log_every=0"))
         metric = Objective(metric="final_loss", goal="minimize")
         asked = replace(space, program=program, objectives=(metric,))
         probes = [{"seed": 1}, {"seed": -1}, {"seed": -2, "stage2.max_stepz": 3}]
@@ -722,6 +722,7 @@ class TestCheck:
             program_of(asked).check(probes)
         lines = str(refused.value).removeprefix("the trainer refuses this space: ").split("\n")
         assert [line.partition(":")[0] for line in lines] == [
+            "device",
             "stage2.nothing",
             "log_every",
             "seed",

@@ -42,6 +42,10 @@ TABLE: dict[str, tuple[tuple[str, ...], set[str]]] = {
         ("stage2.max_steps=20000", "device=cpu", "checkpoint.every_seconds=0"),
         {"device.type", "checkpoint.every_seconds"},
     ),
+    "groups that are there already": (
+        ("+data=text", "data.files=x", "+model=smollm2_135m", "+device=cpu", "+quant=bitnet", "+stage3/teacher=cached", "seed=-1"),
+        {"data", "model", "device", "quant", "stage3/teacher", "seed"},
+    ),
     "below an unknown choice": (("model=tyni", "model.name=x", "stage1.keep_layers=12"), {"model"}),
     "beside a misspelt value": (("stage2.max_stepz=900", "stage2.schedule.warmup_steps=500"), {"stage2.max_stepz"}),
     "of a wrong field": (("stage2.batch_size=0", "stage2.micro_batch_size=5"), {"stage2.batch_size"}),
@@ -90,6 +94,20 @@ def test_command_prints_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
         "run_dir",
     ]
     assert all(line.startswith("trainer: error: ") for line in errors)
+
+
+@pytest.mark.parametrize("override", ["+device=cpu", "++data=text", "+stage3/teacher=cached"])
+def test_added_group_is_one_line(override: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main([override, "run_dir=x"]) == 2
+    name, _, choice = override.lstrip("+").partition("=")
+    assert capsys.readouterr().err == (
+        f"trainer: error: {name}: there is one already; write {name}={choice}\n"
+    )
+
+
+def test_group_that_is_not_there_cannot_be_removed() -> None:
+    with pytest.raises(ConfigError, match="data=text"):
+        check(["~data=text"])
 
 
 def test_joined_errors_are_the_machines_if_all_are() -> None:
