@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.data.remote import checksum, open_filesystem, with_retries
+from trainer.data.remote import checksum, file_size, open_filesystem, with_retries
 from trainer.errors import ConfigError, DataError, MissingError
 
 KEY = "data.files"
@@ -79,7 +79,7 @@ def find_files(patterns: Sequence[str], suffixes: tuple[str, ...]) -> list[File]
         suffixes: of the files that count in folders; () for all. Files named explicitly count anyway.
 
     Raises:
-        ConfigError: a pattern matches nothing.
+        ConfigError: a pattern matches nothing, or a file's size is not known.
         DataError: a listing cannot be read.
     """
     found: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {}
@@ -141,7 +141,7 @@ def _file(filesystem: Any, info: dict[str, Any], folder: str) -> File:
         filesystem=filesystem,
         path=path,
         name=posixpath.relpath(path, folder) if folder else path,
-        size=int(info["size"]),
+        size=file_size(info, path if is_local else filesystem.unstrip_protocol(path), key=KEY),
         checksum=checksum(info),
         changed=os.stat(path).st_mtime_ns if is_local else 0,  # noqa: PTH116 - fsspec's paths are strings
     )

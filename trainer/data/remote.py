@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from trainer.cache import artifact
-from trainer.errors import DataError, MissingError, UnreachableError
+from trainer.errors import ConfigError, DataError, MissingError, UnreachableError
 from trainer.models import gguf, network
 
 TRIES = 5
@@ -98,6 +98,15 @@ def checksum(info: Mapping[str, Any]) -> str:
     return ""
 
 
+def file_size(info: Mapping[str, Any], url: str, *, key: str = "") -> int:
+    """Return the bytes of a file by its metadata, or raise ConfigError if they do not say."""
+    if info["size"] is None:  # of a web server that makes the file as it sends it
+        raise ConfigError(
+            f"{url}: its server does not tell its size; copy it here and name the copy", key=key
+        )
+    return int(info["size"])
+
+
 def local_folder(name: str) -> str:
     """Return a copy in the trainer's cache of the folder at a URL; return other names as they are.
 
@@ -106,7 +115,7 @@ def local_folder(name: str) -> str:
     Raises:
         MissingError: there is no such folder, or it is empty.
         UnreachableError, DataError: it cannot be read.
-        ConfigError: a GGUF file cannot be converted.
+        ConfigError: a GGUF file cannot be converted, or a file's size is not known.
     """
     if name.endswith(gguf.SUFFIX):
         return str(gguf.convert(_local_file(name)))
@@ -119,6 +128,7 @@ def download(name: str) -> Path:
     Raises:
         MissingError: there is no such folder, or it is empty.
         UnreachableError, DataError: it cannot be read.
+        ConfigError: a file's size is not known.
     """
     filesystem, root = open_filesystem(name)
     root = root.rstrip("/")
@@ -146,12 +156,14 @@ def _local_file(name: str) -> Path:
 
 def _copies(name: str, filesystem: Any, files: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Path:
     """Return a folder of the cache with copies of files, given as their names there, paths and metadata."""
+    urls = {target: name if name.endswith(f"/{target}") else f"{name}/{target}" for target in files}
+    sizes = {target: file_size(info, urls[target]) for target, (_, info) in files.items()}
 
     def copy(folder: Path) -> None:
-        for target, (path, info) in files.items():
+        for target, (path, _) in files.items():
             (folder / target).parent.mkdir(parents=True, exist_ok=True)
-            get = partial(_copy_file, filesystem, path, folder / target, int(info["size"]))
-            with_retries(get, name if name.endswith(f"/{target}") else f"{name}/{target}")
+            get = partial(_copy_file, filesystem, path, folder / target, sizes[target])
+            with_retries(get, urls[target])
 
     listed = {
         target: [info["size"], checksum(info), str(info.get("mtime", ""))]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -141,22 +142,48 @@ class WithoutRanges(SimpleHTTPRequestHandler):
         """Print nothing."""
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """The URL of a web server of `tmp_path`."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(WithoutRanges, directory=str(tmp_path))) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{served.server_port}"
-        served.shutdown()
+class WithoutSizes(WithoutRanges):
+    """It sends files in chunks, as programs that make them do."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        self.wfile.write(b"4\r\ntext\r\n0\r\n\r\n")
 
 
-def test_a_server_without_byte_ranges_is_refused(server: str, tmp_path: Path) -> None:
+@contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Run a web server, and yield its URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_server_without_byte_ranges_is_refused(tmp_path: Path) -> None:
     """Each block would be the file's first one."""
     write(tmp_path, "a.jsonl", text="0123456789")
-    (file,) = find_files([f"{server}/a.jsonl"], ())
-    assert file.bytes(0, 99) == b"0123456789"
-    with pytest.raises(DataError, match=r"/a\.jsonl: 10 bytes came of 4 that were asked for .* copy it here"):
-        file.bytes(5, 9)
+    problem = r"/a\.jsonl: 10 bytes came of 4 that were asked for .* copy it here"
+    with serving(partial(WithoutRanges, directory=str(tmp_path))) as url:
+        (file,) = find_files([f"{url}/a.jsonl"], ())
+        assert file.bytes(0, 99) == b"0123456789"
+        with pytest.raises(DataError, match=problem):
+            file.bytes(5, 9)
+
+
+def test_a_server_that_does_not_tell_sizes_is_refused() -> None:
+    problem = r"http://.*/{}: its server does not tell its size; copy it here and name the copy$"
+    with serving(WithoutSizes) as url:
+        with pytest.raises(ConfigError, match=r"^data\.files: " + problem.format(r"a\.jsonl")):
+            find_files([f"{url}/a.jsonl"], ())
+        with pytest.raises(ConfigError, match=problem.format(r"a\.gguf")):
+            local_folder(f"{url}/a.gguf")
 
 
 def test_a_file_that_has_become_shorter_is_refused(tmp_path: Path) -> None:
