@@ -8,6 +8,7 @@ a source file can read what its compiler can.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -29,6 +30,8 @@ COMPLETIONS = "cpp_completions.jsonl"
 _FIELDS = ("name", "prompt", "tests")
 # The linker needs a file that it can seek in, and the program is handed over by a descriptor.
 _BUILD = 'compiler=$0 && "$compiler" "$@" -std=c++17 -O1 -w -o program -x c++ - 1>&2 && exec cat program'
+# A name, or a number, whose digits a quote may separate (1'000).
+_WORD = re.compile(r"[^\W\d]\w*|\d(?:'?\w|\.)*")
 _ON_TRUST = (
     "where the machine itself is the sandbox, and holds nothing of worth, write hooks.cpp.sandbox=machine"
 )
@@ -233,6 +236,8 @@ def end_of_body(text: str) -> int | None:
             position += _end_of(rest, "*/", 2)
         elif text[position] in "\"'":
             position += _literal_length(rest)
+        elif word := _WORD.match(rest):
+            position += word.end()
         else:
             depth += {"{": 1, "}": -1}.get(text[position], 0)
             position += 1
