@@ -166,8 +166,18 @@ def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_server_without_byte_ranges_is_refused(tmp_path: Path) -> None:
-    """Each block would be the file's first one."""
+def test_a_small_file_of_a_server_without_byte_ranges_is_read(tmp_path: Path) -> None:
+    """Each part would be the file's first bytes."""
+    write(tmp_path, "a.jsonl", text="0123456789")
+    with serving(partial(WithoutRanges, directory=str(tmp_path))) as url:
+        (file,) = find_files([f"{url}/a.jsonl"], ())
+        assert [file.bytes(0, 4), file.bytes(5, 9), file.bytes(9, 99)] == [b"0123", b"5678", b"9"]
+
+
+def test_a_large_file_of_a_server_without_byte_ranges_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.data.files._ANSWERED_WHOLE", 9)
     write(tmp_path, "a.jsonl", text="0123456789")
     problem = r"/a\.jsonl: 10 bytes came of 4 that were asked for .* copy it here"
     with serving(partial(WithoutRanges, directory=str(tmp_path))) as url:
