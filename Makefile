@@ -25,7 +25,7 @@ setup: $(STAMP)
 # uv installs from where pip would, in 5 s of CPU where pip takes 60. Where it fails, pip installs, or says why not.
 PLACES := sed -nE "s/.*\.(index-url|extra-index-url|find-links)='(.*)'/\1 \2/p" | while read -r name values; do \
   for each in $$values; do echo "--$$name=$$each"; done; done
-# The torch of `make setup`: 2.14.1 brings 5 GB with its libraries for CUDA, which tests do not need. TORCH=torch takes it.
+# The torch of `make setup`: newer ones bring 5 GB with its libraries for CUDA, which tests do not need. TORCH=torch takes it.
 TORCH := torch<2.14
 # Of thirty thousand files most are never imported: compiling only those that are halves what this computes.
 IMPORTED := import sweeps.search.optimizer, analysis.report.report, trainer.preload; trainer.preload.preload([])
