@@ -129,7 +129,7 @@ def trial_table(view: View, query: Query) -> TrialTable:
         and fits(record)
     ]
     if query.sort in {column.name for column in shown}:
-        found = _sorted(found, query.sort, paid, descending=query.order == "desc")
+        found = _sort_records(found, query.sort, paid, descending=query.order == "desc")
     pages = max(1, -(-len(found) // PER_PAGE))
     page = min(query.page, pages)
     rows = found[(page - 1) * PER_PAGE : page * PER_PAGE]
@@ -217,7 +217,7 @@ def _text(record: Trial, column: str, paid: Mapping[int, float | None]) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _sorted(
+def _sort_records(
     records: Sequence[Trial], column: str, paid: Mapping[int, float | None], *, descending: bool
 ) -> list[Trial]:
     """Return the records by a column: numbers before texts, and what is missing always last."""

@@ -182,7 +182,7 @@ def test_scale_logs_and_down(cluster):
 @pytest.mark.parametrize(
     ("subdomain", "kinds"), [({"subdomain": "a"}, "job,secret,service"), ({}, "job,secret")]
 )
-def test_down_asks_the_cluster_for_the_hosts_of_a_pool_that_was_launched_elsewhere(cluster, subdomain, kinds):
+def test_down_finds_the_service_of_an_unknown_pool(cluster, subdomain, kinds):
     cluster.answer("get", "job", {"spec": {"template": {"spec": {"containers": [], **subdomain}}}})
     RUNNER.down(POOL, print)
     assert cluster.calls()[-1][:2] == ["delete", kinds]

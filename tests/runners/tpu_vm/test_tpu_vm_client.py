@@ -192,7 +192,8 @@ def test_up_ends_without_work_and_deletes_all(tpu, tmp_path, monkeypatch):
     assert pool_file.read(tmp_path) is None
 
 
-def test_a_signal_takes_the_pool_down(tpu, tmp_path, monkeypatch):
+def send_when_up(tpu, monkeypatch, name: str) -> list:
+    """Let the pool get the signal of this name once two VMs are there; return the list of its `StopSignal`."""
     monkeypatch.setattr(client, "connect", tpu.client)
     monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
     tpu.hurries = True
@@ -201,9 +202,14 @@ def test_a_signal_takes_the_pool_down(tpu, tmp_path, monkeypatch):
 
     def pause(seconds: float, stopped: object) -> None:
         if len(list(tpu.cloud.alive())) == 2:
-            signals[0].by = "SIGTERM"
+            signals[0].by = name
 
     monkeypatch.setattr(watch, "pause", pause)
+    return signals
+
+
+def test_a_signal_takes_the_pool_down(tpu, tmp_path, monkeypatch):
+    send_when_up(tpu, monkeypatch, "SIGTERM")
     lines: list[str] = []
     assert RUNNER.up(pool(tmp_path, workers=2), lines.append) == 75
     assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
@@ -211,26 +217,17 @@ def test_a_signal_takes_the_pool_down(tpu, tmp_path, monkeypatch):
 
 
 def test_a_terminal_that_is_gone_leaves_no_vm(tpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "connect", tpu.client)
-    monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
-    tpu.hurries = True
-    signals = []
-    monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: signals.append(self))
-
-    def pause(seconds: float, stopped: object) -> None:
-        if len(list(tpu.cloud.alive())) == 2:
-            signals[0].by = "SIGHUP"
+    signals = send_when_up(tpu, monkeypatch, "SIGHUP")
 
     def notify(line: str) -> None:
         if signals[0].by:
             raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(watch, "pause", pause)
     assert RUNNER.up(pool(tmp_path, workers=2), notify) == 75
     assert (tpu.cloud.nodes, tpu.cloud.requests) == ({}, {})
 
 
-def test_a_log_on_a_full_disk_ends_neither_the_watch_nor_the_deletion(tpu, tmp_path, monkeypatch):
+def test_full_disk_ends_neither_watch_nor_deletion(tpu, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "connect", tpu.client)
     monkeypatch.setattr(watch, "CLEAR_EVERY_S", 0.001)
     monkeypatch.setattr("runners.workers.signals.StopSignal.listen", lambda self: None)

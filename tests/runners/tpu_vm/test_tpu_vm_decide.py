@@ -118,7 +118,7 @@ def test_when_no_work_is_left_nobody_waits_for_a_vm_any_more():
     assert memory.ended == {1: "done"}
 
 
-def test_a_preempted_worker_gets_a_vm_for_its_trial_though_another_has_found_no_work():
+def test_preempted_worker_is_replaced_after_another_is_done():
     want, memory = Wanted(workers=2, zones=ZONES), Memory()
     at_work = (queued("ACTIVE", worker=2), node("READY", worker=2))
     for first in ((node("READY"),), (node("READY", ended="0", uid="1"),), ()):

@@ -317,9 +317,7 @@ def test_a_pool_that_was_launched_elsewhere_is_not_scaled(sweep, space_file, mon
     assert everything("sweep-store/toy") == before
 
 
-def test_down_runs_the_python_of_an_engine_for_a_pool_that_was_launched_elsewhere(
-    sweep, space_file, monkeypatch
-):
+def test_down_of_an_unknown_pool_runs_the_python_of_its_engine(sweep, space_file, monkeypatch):
     commands: list[tuple[str, ...]] = []
 
     def down(self: object, pool: Pool, notify: object) -> int:

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from named import Named, sweeps
 from published import put
+from views import view_of
 
 from sweeps.cli.show import rows_for_people
 from sweeps.dashboard import points
-from sweeps.dashboard.reader import View
 from sweeps.dashboard.trial_table import Query, columns, matcher, metric_column, raw, trial_table
 from sweeps.storage.local import LocalStore
-from sweeps.trials.control import Switch
 from sweeps.trials.record import Trial
 
 
@@ -38,25 +37,9 @@ def test_table_for_people_has_every_value(sweep: Named) -> None:
                 assert value in parameters | metrics
 
 
-def view_of(sweep: Named) -> View:
-    return View(
-        number=1,
-        url="url",
-        space=sweep.space,
-        records=tuple(sweep.records),
-        damaged=(),
-        switch=Switch(),
-        archived=False,
-        changes=(),
-        actions=(),
-        confirmation=None,
-        now=20.0,
-    )
-
-
 @given(sweep=sweeps())
 def test_table_of_the_dashboard_has_every_value(sweep: Named) -> None:
-    view = view_of(sweep)
+    view = view_of(sweep.space, sweep.records)
     shown = columns(view)
     assert len({column.name for column in shown}) == len(shown)
     assert len({column.head for column in shown}) == len(shown)
@@ -75,7 +58,7 @@ def test_table_of_the_dashboard_has_every_value(sweep: Named) -> None:
 
 @given(sweep=sweeps())
 def test_points_of_the_dashboard_are_those_of_their_axes(sweep: Named) -> None:
-    view = view_of(sweep)
+    view = view_of(sweep.space, sweep.records)
     names = points.columns(view)
     assert len(set(names)) == len(names)
     record = sweep.records[1]

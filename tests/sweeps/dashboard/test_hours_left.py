@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 import pytest
+from views import view_of
 
 from analysis.report.contents import contents
 from analysis.summaries.costs import Rate
-from sweeps.dashboard.reader import View
 from sweeps.dashboard.summary import summary
 from sweeps.export import table
 from sweeps.space.space_file import loads
-from sweeps.trials.control import Switch
 from sweeps.trials.record import Attempt, Trial
 
 SPACE = loads(
@@ -53,18 +51,11 @@ def trial(
     )
 
 
-def view(records: Sequence[Trial]) -> View:
-    return View(
-        number=1, url="case", space=SPACE, records=tuple(records), damaged=(), switch=Switch(state="running"),
-        archived=False, changes=(), actions=(), confirmation=None, now=0.0,
-    )  # fmt: skip
-
-
 def test_hours_left_are_of_trials_at_the_target_with_all_attempts() -> None:
     """Two of twelve have ended, after 3 and 5 hours with their preempted attempts; two run: ten times 4 hours by two."""
     records = [trial(index, 1, 0.1) for index in range(8)]
     records += [trial(8, 2, 2.0, 1.0), trial(9, 2, 5.0), trial(10, 2), trial(11, 2)]
-    assert summary(view(records))["hours_left"] == pytest.approx(10 * 4 / 2)
+    assert summary(view_of(SPACE, records))["hours_left"] == pytest.approx(10 * 4 / 2)
 
 
 def test_expected_dollars_are_of_trials_at_the_target() -> None:
@@ -72,7 +63,7 @@ def test_expected_dollars_are_of_trials_at_the_target() -> None:
     records = [trial(index, 2, 1.0) for index in range(4)]
     records += [trial(index, 1, 0.1, generator="enqueued") for index in (4, 5)]
     rate = Rate(name="machine", usd_per_hour=10.0, kind="spot", dated="2026-01")
-    cost = summary(view(records), rate)["cost"]
+    cost = summary(view_of(SPACE, records), rate)["cost"]
     assert (cost.so_far, cost.expected) == pytest.approx((42.0, 42.0 + 8 * 10.0))
     assert contents(table.document(SPACE, "case", records), rate=rate).cost == cost
 
@@ -106,13 +97,13 @@ def test_grid_ends_with_its_configurations(run_cap: int | None) -> None:
     """Six in all: no trial of a larger run cap is to be paid or waited for."""
     space = replace(GRID, run_cap=run_cap)
     part = [*(grid_trial(index) for index in range(3)), grid_trial(3, "running")]
-    found = summary(replace(view(part), space=space))
+    found = summary(view_of(space, part))
     assert (found["state"], found["hours_left"], found["cost"].expected) == ("open", 3.0, 12.0)
-    found = summary(replace(view([grid_trial(index) for index in range(6)]), space=space))
+    found = summary(view_of(space, [grid_trial(index) for index in range(6)]))
     assert (found["state"], found["hours_left"], found["cost"].expected) == ("done", None, 12.0)
 
 
 def test_run_cap_may_end_a_grid_before() -> None:
     records = [grid_trial(index) for index in range(4)]
-    found = summary(replace(view(records), space=replace(GRID, run_cap=4)))
+    found = summary(view_of(replace(GRID, run_cap=4), records))
     assert (found["state"], found["cost"].expected) == ("done", 8.0)

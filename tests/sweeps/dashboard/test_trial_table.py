@@ -6,12 +6,11 @@ import itertools
 from typing import Any
 
 import pytest
+from views import view_of
 
-from sweeps.dashboard.reader import View
 from sweeps.dashboard.trial_table import Query, trial_table
 from sweeps.export import table
 from sweeps.space.space_file import loads
-from sweeps.trials.control import Switch
 from sweeps.trials.record import Trial
 from sweeps.trials.stage_run import StageRun
 
@@ -45,10 +44,7 @@ def test_paid_counts_the_stage_in_which_a_trial_was_stopped() -> None:
         trial(1, 100.0, status="early_stopped", progress={"done": 0.9}),
         trial(2, 100.0, 500.0),
     )
-    view = View(
-        number=1, url="case", space=SPACE, records=records, damaged=(), switch=Switch(state="running"),
-        archived=False, changes=(), actions=(), confirmation=None, now=0.0,
-    )  # fmt: skip
+    view = view_of(SPACE, records)
     shown = trial_table(view, Query(sort="paid", order="desc"))
     place = [column.name for column in shown.columns].index("paid")
     assert [(record.trial, texts[place]) for record, texts in shown.rows] == [
@@ -72,17 +68,12 @@ def test_paid_counts_the_stage_in_which_a_trial_was_stopped() -> None:
         ("loss=20261129", [2]),
     ],
 )
-def test_whole_numbers_are_equal_exactly_and_others_as_the_table_shows_them(
-    asked: str, found: list[int]
-) -> None:
+def test_equality_is_exact_for_whole_numbers(asked: str, found: list[int]) -> None:
     seeds = (123455, 123456, 123467, 20261129, 20261130, 2**53 + 1, 2**53)
     losses = (3.0, 3.0001, 20261129.0, 20261130.0)
     records = tuple(
         trial(index, parameters={"lr": 0.5, "seed": seed}, metrics={"loss": loss})
         for index, (seed, loss) in enumerate(itertools.zip_longest(seeds, losses))
     )
-    view = View(
-        number=1, url="case", space=SPACE, records=records, damaged=(), switch=Switch(state="running"),
-        archived=False, changes=(), actions=(), confirmation=None, now=0.0,
-    )  # fmt: skip
+    view = view_of(SPACE, records)
     assert [record.trial for record, _ in trial_table(view, Query(q=asked)).rows] == found

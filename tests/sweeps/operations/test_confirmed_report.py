@@ -176,7 +176,7 @@ LUCKY = sweep_of(
     ("text", "records", "front"),
     [pytest.param(SPACE, LUCKY, (2, 1), id="lucky"), pytest.param(BOUNDED, INSIDE, (1, 0), id="inside")],
 )
-def test_every_front_has_a_confirmed_trial_at_the_means_of_its_fresh_runs(
+def test_fronts_have_confirmed_trials_at_their_means(
     tmp_path: Path, text: str, records: list[Trial], front: tuple[int, ...]
 ) -> None:
     experiment = made(tmp_path, text)
@@ -215,9 +215,7 @@ ONE = SPACE.replace(", {metric: ms}", "") + "baseline: {x: 0.0}\n"
 
 
 @pytest.mark.parametrize("seeds", [(1, 2, 3), (1, 2)], ids=["open", "over"])
-def test_until_a_confirmation_is_over_its_best_is_no_winner_and_the_refuted_one_no_gain(
-    tmp_path: Path, seeds: tuple[int, ...]
-) -> None:
+def test_open_confirmation_has_no_winner_and_no_gain(tmp_path: Path, seeds: tuple[int, ...]) -> None:
     """Trial 1 was lucky; of 1 and 2, which have two fresh runs each, 2 is better so far."""
     experiment = made(tmp_path, ONE)
     fresh = {1: [(2.60, 1.0), (2.62, 1.0)], 2: [(2.58, 1.0), (2.59, 1.0)]}
@@ -246,6 +244,6 @@ def test_until_a_confirmation_is_over_its_best_is_no_winner_and_the_refuted_one_
 
 
 def test_who_was_repeated_without_a_plan_is_not_one_run(tmp_path: Path) -> None:
-    """As in a sweep that has imported the repeats of another."""
+    """The repeats may be imported from another sweep."""
     steps = report_document(made(tmp_path, BOUNDED), INSIDE)["next"]
     assert not any("one run" in step["text"] for step in steps)

@@ -295,19 +295,19 @@ def test_copy_is_the_sweep_of_the_same_space(place, space, tmp_path) -> None:
     """In a bucket creation raises the lease: a copy has that of where the sweep was made."""
     lines: list[str] = []
 
-    def opened(storage: str, its: Space = space) -> Experiment:
-        return create_sweep(its, storage, skip_if_exists=True, on_notice=lines.append)
+    def create(storage: str, wanted: Space = space) -> Experiment:
+        return create_sweep(wanted, storage, skip_if_exists=True, on_notice=lines.append)
 
     for here, there, expire_s in (("folder", "gs", 30), ("gs", "folder", 150)):
         source, target = place(here), place(there)
-        sweep = opened(source)
+        sweep = create(source)
         assert sweep.written.lease.expire_s == expire_s
         copied(sweep.store.url, f"{target}/{space.name}")
         lines.clear()
-        assert opened(target).written == sweep.written
+        assert create(target).written == sweep.written
         assert lines == []
     with pytest.raises(InputError, match=r"lease\.expire_s: 150\.0 there, 200 here"):
-        opened(target, replace(space, lease=replace(space.lease, expire_s=200)))
+        create(target, replace(space, lease=replace(space.lease, expire_s=200)))
 
 
 def test_change_during_the_copy_is_refused(place, space, tmp_path, monkeypatch) -> None:

@@ -134,16 +134,16 @@ def test_paid_lies_between_nothing_and_nominal(sweep: list[list[tuple[float, int
         assert 0 <= found.saved <= 1
 
 
-def test_completed_trials_are_read_once_for_all_that_ended_the_same_stages() -> None:
+def test_completed_trials_are_read_once_for_equal_stages() -> None:
     """A sweep of thousands, half of them stopped early, would else take a minute for each table."""
     completed = [trial(i, (100.0, None), (50.0, None)) for i in range(10)]
     read: list[int] = []
 
-    def reported(record: Trial) -> float:
+    def nominal(record: Trial) -> float:
         read.append(record.trial)
         return 0.0
 
-    estimate = costs.estimator(completed, costs.Measure(reported, lambda stage: stage.cost))
+    estimate = costs.estimator(completed, costs.Measure(nominal, lambda stage: stage.cost))
     stopped = [trial(i, (100.0, None), status="early_stopped", progress={"done": 0.8}) for i in range(10, 30)]
     assert {estimate(each) for each in stopped} == {(120.0, 120.0)}
     assert [index for index in read if index < 10] == list(range(10))
