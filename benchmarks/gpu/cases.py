@@ -125,7 +125,7 @@ def run(shape: Shape, case: Case, overrides: Sequence[str], measure: float) -> R
             "force=true",  # a long run in name only: the observer ends it
             "stage1_9.saliency.enabled=false",
             "stage2.lambda_warmup.enabled=false",
-            f"device.compile={str(case.compile).lower()}",
+            f"device.compile={'layers' if case.compile else 'false'}",
             *(["stage2.fp8=true"] if "fp8" in case.kind else []),
             *(["stage2.fp8_recipe.products=all"] if "forward too" in case.kind else []),
             *overrides,

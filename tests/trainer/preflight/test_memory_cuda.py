@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_memory import NO_WARMUP, ONLY, SHAPE, train_stage
+from test_memory import NO_WARMUP, ONLY, SHAPE, build_teacher, train_stage
 
 from trainer.api import check
 from trainer.devices.device import Device, open_device
@@ -41,6 +41,6 @@ def test_estimate_is_within_20_percent_of_the_device(case: str, dtype: str) -> N
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    train_stage(config, plan, device)
+    train_stage(config, plan, device, build_teacher(plan, device))
     measured = torch.cuda.max_memory_allocated() - before
     assert estimate.peak == pytest.approx(measured, rel=0.2)

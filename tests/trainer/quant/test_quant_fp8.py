@@ -308,6 +308,7 @@ def test_tokens_are_those_of_one_process(micro_batch_size: str, processes: int, 
             fp8.require_multiples(layers(), config, 12, processes=processes)
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(
     not (torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)),
     reason="needs a CUDA device of compute capability 8.9 or more",
@@ -323,4 +324,5 @@ def test_on_the_device_it_agrees_with_the_cpu(config: Fp8Config) -> None:
         y.backward(upstream.to(device))
         results.append([each.cpu().float() for each in (y.detach(), xd.grad, wd.grad)])  # type: ignore[union-attr]
     for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=0.2)
+        # Single numbers may be rounded to the next code, 6 % away, where the devices' scales differ in a bit.
+        assert (ours - theirs).norm() < 0.01 * theirs.norm()

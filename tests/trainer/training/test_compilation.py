@@ -190,6 +190,20 @@ def test_auto_compiles_layers_on_cuda() -> None:
     assert open_device(check(["device=cuda"]).device).compile == "layers"
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore")  # the compiler's own, about parts of torch
+@pytest.mark.parametrize("stage", ["stage1_9", "stage2"])
+def test_compiled_layers_have_the_gradient_on_cuda(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """By the device's own kernels. The loss alone says nothing: with a wrong gradient it falls, too."""
+    on_device = [*BASE, "device=cuda", f"{stage}.optimizer.lr=0.001"]
+    eager = trace([*on_device, "device.compile=false"], stage=stage)
+    same = likeness(eager, trace([*on_device, "device.compile=layers"], stage=stage))
+    messages = [record for record in caplog.records if record.name == "trainer.training.compilation"]
+    assert not messages, "compiling failed, so nothing was compared"
+    assert min(same.gradients, same.updates) > 0.98, same
+
+
 def test_kernels_are_in_the_trainers_cache(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda objective, **_: objective)
     monkeypatch.delenv(CACHE_VARIABLE, raising=False)
