@@ -1,7 +1,6 @@
-"""How long should Stage 1.9 be? `docs/explanation/answer.md` from the records of the sweeps that asked it.
+"""How long should Stage 1.9 be? `docs/explanation/answer.md` from the records of the sweep that asked it.
 
-The records are tables in the folder `answer`: cpu.csv of `answer_sweep`, the others of what ran on an H200
-before it, as `sweep export` writes them. Every number of the page is computed from them.
+The records are answer/cpu.csv, which `answer_sweep` writes. Every number of the page is computed from them.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from benchmarks.findings.page import markdown_table
 from benchmarks.findings.pictures import draw
 from benchmarks.real.answer_sweep import (
     CHANGES,
+    CPU,
     RATE_1_9,
     RATE_2,
-    RATE_SEARCHES,
     SETTINGS,
     STEPS,
     TIE,
@@ -48,12 +47,6 @@ NOTEBOOK = {50: 7.52, 100: 6.92, 200: 6.39}
 """Final loss in the research notebook (SmolLM2-135M on an A40, 32 x 512 tokens a step, Muon), by steps of
 Stage 1.9 before 200 of Stage 2; 7.83 without. The table is analysis/examples/stage19_length_sweep.csv."""
 
-DOLLARS_PER_GPU_HOUR = 2.5
-"""A spot price of an H200; an assumption, for scale."""
-
-LOANED_HOURS = 409 / 3600
-"""The call on the H200 that made the records, its start left out; trials shared the card."""
-
 TEACHER_LOSS = 3.400
 """The teacher's own loss on the held-out windows of the sweep on a CPU."""
 
@@ -62,10 +55,6 @@ TOKENS_PER_STEP = 8 * 128
 
 HELD_OUT_TOKENS = 128 * 128
 """Tokens of its held-out text."""
-
-H200_TEACHER_LOSS = 3.522
-"""The loss of the teacher with 16,384 tokens on the first 36 of its held-out windows, float32 on a CPU."""
-
 
 SAME = 0.01
 """Largest difference of two computes, as a share, that counts as none."""
@@ -144,23 +133,13 @@ class Runs:
         return None if pair is None else (pair, alone)
 
 
-def read(folder: Path = RECORDS) -> Runs:
-    """Read the records of the sweeps over lengths."""
-    return Runs(pd.read_csv(folder / f"{name}.csv") for name in ("lengths", "alone"))
-
-
 def write(page: Path = PAGE, folder: Path = RECORDS) -> None:
     """Write the page and its picture."""
     sweep = pd.read_csv(folder / "cpu.csv")
-    training = pd.read_csv(folder / "rates_training.csv")
-    rates = pd.concat(
-        pd.read_csv(folder / f"{name}.csv").merge(training[training["table"] == name], on="trial")
-        for name in ("rates", "rates_alone")
-    )
     pictures = page.with_suffix("")
     pictures.mkdir(parents=True, exist_ok=True)
     draw(picture(at_best_rates(sweep)), pictures / "lengths.svg")
-    page.write_text(text(sweep, read(folder), rates, pictures=pictures.name))
+    page.write_text(text(sweep, pictures=pictures.name))
 
 
 def at_best_rates(sweep: pd.DataFrame) -> Runs:
@@ -232,13 +211,11 @@ def _higher(pair: Paired) -> str:
     return f"{mean} (95 %: {low} to {high})"
 
 
-def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures: str) -> str:
+def text(sweep: pd.DataFrame, *, pictures: str) -> str:
     """Return the page.
 
     Args:
-        sweep: the records of `answer_sweep` on a CPU.
-        h200: trials over lengths on the H200.
-        h200_rates: trials of both ways over rates there, with their training losses.
+        sweep: the records.
         pictures: folder of the pictures.
     """
     runs = at_best_rates(sweep)
@@ -268,7 +245,7 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         _changes(sweep),
         "## What was run",
         "SmolLM2-135M-Instruct, dequantised from Q4_1 (held-out loss of the teacher itself "
-        f"{TEACHER_LOSS:.3f}); 9.4 MB of prose, a handbook and source code, shuffled; 8 x 128 tokens a "
+        f"{TEACHER_LOSS:.3f}); 18.2 MB of prose, a handbook and source code, shuffled; 8 x 128 tokens a "
         "step, AdamW, bfloat16 products, compiled layers; lambda from 0.75 to 1 over the first 20 steps of "
         "Stage 2; held-out loss on 128 windows of 128 tokens. Two workers of `sweep worker`, a thread each, "
         "at the lowest priority beside tests, on 2 cores of an AMD EPYC (Zen 5), torch 2.13.0, 2026-11-29.",
@@ -283,27 +260,9 @@ def text(sweep: pd.DataFrame, h200: Runs, h200_rates: pd.DataFrame, *, pictures:
         "beside a shorter one.",
         *_beside_notebook(runs),
         "## What would change it",
-        "Larger batches and a longer Stage 2: the teacher is far from reached. Muon in place of AdamW.",
-        "## Before, on an H200",
-        "*Rates were not searched to an end there, so it answers nothing by itself.*",
-        "<details><summary>What ran, and its numbers</summary>",
-        "The same model with a vocabulary cut to 16,384 tokens and weights of 3.5 bits, a weaker teacher "
-        f"(loss {H200_TEACHER_LOSS:.3f} on 36 of the windows); 12 x 256 tokens a step, Muon; held-out loss "
-        "on 256 windows of 256 tokens. An NVIDIA H200 with torch 2.11.0, nine workers of `sweep worker` at "
-        "once, 2026-11-27.",
-        markdown_table(*_rows(h200)),
-        "Lengths of 100 and 200 steps did not run: the machine's time was over.",
-        markdown_table(*_rates(h200_rates)),
-        "One seed; the rows have the same FLOPs; training losses are means of the last three logged steps. A "
-        "limit of 130 s in the script ended three of six trials with both stages after their last step, "
-        "before their evaluation. So the lengths were trained with Stage 2 at 5e-4, the best that was "
-        "evaluated, and Stage 2 alone with 2e-3, the upper end of what was tried.",
-        _cost(pd.concat([h200.table, h200_rates]))
-        + f" They took {LOANED_HOURS:.2f} hours of the card, {LOANED_HOURS * DOLLARS_PER_GPU_HOUR:.2f} "
-        f"dollars at {DOLLARS_PER_GPU_HOUR} dollars an hour, an assumption. Sweeps: "
-        "`benchmarks/real/answer_rates.yaml`, `answer_rates_alone.yaml`, `answer_lengths.yaml` and "
-        "`answer_alone.yaml`.",
-        "</details>",
+        "Larger batches and a longer Stage 2: the teacher is far from reached. Muon in place of AdamW. "
+        "Trainings on an H200 on 2026-11-27 and 2026-11-29 do not count: torch 2.11 compiled their layers "
+        "with a wrong gradient ([log](../log.md)).",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -348,15 +307,10 @@ def _cost(table: pd.DataFrame) -> str:
     """Say what the completed trials took, and what sharing saved of it."""
     trained = table[table["status"] == "completed"]
     paid, nominal = (trained[name].sum() for name in ("cost_paid", "cost_nominal"))
-    shared = (
-        "Nothing was shared."
-        if paid == nominal
-        else f"Of {nominal:,.0f} effective steps {paid:,.0f} were computed; shared stages and trunks saved "
-        f"the other {1 - paid / nominal:.0%}."
-    )
     return (
         f"{len(trained)} completed trials took {trained['seconds'].sum() / 3600:.1f} hours of their workers. "
-        f"{shared}"
+        f"Of {nominal:,.0f} effective steps {paid:,.0f} were computed; shared stages and trunks saved the "
+        f"other {1 - paid / nominal:.0%}."
     )
 
 
@@ -380,9 +334,9 @@ def _too_high_rates(sweep: pd.DataFrame) -> list[str]:
 
 def _left_to_try(sweep: pd.DataFrame) -> dict[Lengths, list[str]]:
     """Return the rates that the search has not tried yet, by lengths, in words."""
-    first = middle_rates(sweep)
+    first = middle_rates(sweep, CPU)
     left = {}
-    for each in (each for group in RATE_SEARCHES for each in group):
+    for each in (each for group in CPU.searches for each in group):
         rates = rates_to_try(sweep, each, first[each.stage1_9 > 0])
         if rates:
             left[each] = [_rates_in_words(each, one) for one in rates]
@@ -418,7 +372,7 @@ def _changes(sweep: pd.DataFrame) -> str:
 
     rows = []
     for change in CHANGES:
-        lengths = length_of(change, best)
+        lengths = length_of(change, best, CPU)
         base = point(lengths, best_rates(sweep, lengths))
         del base["seed"]
         pair = _paired(losses(base | change), losses(base))
@@ -449,18 +403,6 @@ def _rate_rows(sweep: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]
         to_try = "; ".join(left.get(each, ["none"]))
         rows.append([_steps(each), words[0], f"{losses[0]:.3f}", str(len(words)), second, to_try])
     return ("steps", "best rates", "loss of seed 0", "tried", "next best", "left to try"), rows
-
-
-def _rates(rates: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]:
-    rows = []
-    for row in rates.sort_values("train_loss").to_dict("records"):
-        first = f"{row['param.stage1_9.optimizer.lr']:.2g}" if row["param.stage1_9.max_steps"] else ""
-        steps = f"{row['param.stage1_9.max_steps']} + {row['param.stage2.max_steps']}"
-        loss = f"{row['final_loss']:.3f}" if row["status"] == "completed" else "ended before"
-        rows.append(
-            [steps, first, f"{row['param.stage2.optimizer.lr']:.2g}", f"{row['train_loss']:.3f}", loss]
-        )
-    return ("steps", "Stage 1.9's rate", "Stage 2's rate", "training loss", "held-out loss"), rows
 
 
 def _both(runs: Runs) -> list[Lengths]:

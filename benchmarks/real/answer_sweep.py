@@ -12,7 +12,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,6 @@ TIE = 0.01
 seeds had 0.023, 0.028 and 0.046 between the same two rates."""
 RATES = tuple(round(1.25e-5 * 2**power, 7) for power in range(12))
 LENGTHS = (50, 100, 200, 400)
-MIDDLE = 100
-"""The length of Stage 1.9 whose rates are searched first."""
 STEPS = 200
 """Steps of Stage 2 after a Stage 1.9."""
 SEEDS = (0, 1, 2)
@@ -76,69 +74,81 @@ def equal_flops(length: int) -> tuple[Lengths, Lengths]:
     return Lengths(length, STEPS), Lengths(0, alone(length))
 
 
-RATE_SEARCHES = (
-    equal_flops(MIDDLE),
-    (
-        *(each for length in reversed(LENGTHS) if length != MIDDLE for each in equal_flops(length)),
-        Lengths(0, STEPS),
-    ),
-)
-"""The lengths whose rates are searched first, and all others. Longer ones come before shorter ones, which
-start from their trunk where they have the same rates."""
-
-
-def _trunk(steps: Sequence[int]) -> list[int]:
-    """Return the steps at which the learning rate of runs of these lengths begins to fall."""
-    return [length - round(0.3 * length) for length in steps]
+def _trunk(steps: Iterable[int]) -> list[int]:
+    """Return where the learning rate of runs of these lengths begins to fall, but of the longest."""
+    return [length - round(0.3 * length) for length in sorted(steps)[:-1]]
 
 
 COMMON = (
     *("model=hf", "data=text", "data.files=real/text.jsonl", "data.text_key=text"),
     *("device.threads=1", "device.dtype=bfloat16", "device.compile=layers"),
+    *("optimizer@stage1_9.optimizer=adamw", "optimizer@stage2.optimizer=adamw"),
     *("eval.at=[]", "samples.enabled=false", "force=true"),
-    f"stage1_9.trunk_every={_trunk(LENGTHS[:-1])}",
-    f"stage2.trunk_every={_trunk(ALONE[:-1])}",
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """Settings of the sweep on one kind of machine.
+    """What is trained on one kind of machine.
 
     Attributes:
-        setting: overrides of all trials.
+        setting: overrides of all trials, without the points to branch off at.
+        searches: groups of lengths whose rates are searched, one group after the other. In a group, longer
+            ones come before shorter ones, which start from their trunk where they have the same rates.
         first: rates from which the search begins, by whether there is a Stage 1.9.
     """
 
     setting: tuple[str, ...]
+    searches: tuple[tuple[Lengths, ...], ...]
     first: Mapping[bool, Rates]
+
+    @property
+    def middle(self) -> Lengths:
+        """The Stage 1.9 before Stage 2 whose rates are searched first."""
+        return self.searches[0][0]
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """All overrides of its trials."""
+        lengths = [each for group in self.searches for each in group]
+        both = {each.stage1_9 for each in lengths if each.stage1_9}
+        without = {each.stage2 for each in lengths if not each.stage1_9}
+        trunks = {stage: _trunk(steps) for stage, steps in (("stage1_9", both), ("stage2", without))}
+        return (*self.setting, *(f"{stage}.trunk_every={steps}" for stage, steps in trunks.items() if steps))
 
 
 CUDA = Protocol(
     setting=(
         *COMMON,
         *("model.name=real/smollm2_16k", "device=cuda"),
-        *("data.sequence_length=256", "stage1_9.batch_size=12", "stage2.batch_size=12"),
+        *("data.sequence_length=512", "stage1_9.batch_size=32", "stage2.batch_size=32"),
         *("data.held_out_fraction=0.04", "data.held_out_tokens=131072"),
         *("data.test_fraction=0.005", "data.test_tokens=4096"),
-        *("eval.batches=4", "eval.batch_size=64"),
+        *("eval.batches=4", "eval.batch_size=32"),
     ),
-    first={False: (3.2e-3, 3.2e-3), True: (3.2e-3, 3.2e-3)},
+    searches=((*equal_flops(200), Lengths(0, STEPS)),),
+    first={False: (8e-4, 8e-4), True: (8e-4, 4e-4)},
 )
-"""For a machine that reaches no registry: a model that takes little, Muon."""
+"""For a GPU that is lent for minutes, and reaches no registry: a model that takes little, and one length, in
+batches of 32 x 512 tokens."""
 
 CPU = Protocol(
     setting=(
         *COMMON,
         *("model.name=real/model.gguf", "device=cpu"),
         *("data.sequence_length=128", "stage1_9.batch_size=8", "stage2.batch_size=8"),
-        *("optimizer@stage1_9.optimizer=adamw", "optimizer@stage2.optimizer=adamw"),
         *("eval.batches=16", "eval.batch_size=8"),
+    ),
+    searches=(
+        equal_flops(100),
+        (
+            *(each for length in reversed(LENGTHS) if length != 100 for each in equal_flops(length)),
+            Lengths(0, STEPS),
+        ),
     ),
     first={False: (8e-4, 4e-4), True: (8e-4, 4e-4)},
 )
-"""For a processor with quick products in bfloat16. Batches are small, where Muon's own products would be half
-of a step, so the optimizer is AdamW."""
+"""For a processor with quick products in bfloat16."""
 
 
 def space(setting: Sequence[str], *, saliency: bool = False) -> dict[str, Any]:
@@ -175,28 +185,29 @@ def point(lengths: Lengths, rates: Rates, seed: int = 0) -> Point:
     }
 
 
-def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> Iterator[list[Point]]:
+def phases(trials: Callable[[], pd.DataFrame], protocol: Protocol) -> Iterator[list[Point]]:
     """Yield the trials of each phase, without those that the table has.
 
     Args:
         trials: returns the table of trials; asked once the trials of the phase before it have ended.
-        first: rates from which the search begins, by whether there is a Stage 1.9.
+        protocol: what is trained.
     """
+    first = protocol.first
 
     def missing(points: list[Point]) -> list[Point]:
         table = trials()
         return [each for each in points if not is_in(table, each)]
 
-    for group in RATE_SEARCHES:
+    for group in protocol.searches:
         while points := [
             point(each, rates)
             for each in group
             for rates in rates_to_try(trials(), each, first[each.stage1_9 > 0])
         ]:
             yield points
-        first = middle_rates(trials())
+        first = middle_rates(trials(), protocol)
     table = trials()
-    rates = {each: best_rates(table, each) for group in RATE_SEARCHES for each in group}
+    rates = {each: best_rates(table, each) for group in protocol.searches for each in group}
     # All in one phase: at the end of each some worker has nothing to do.
     yield missing([point(each, rates[each], seed) for each in rates for seed in SEEDS])
     best = best_length(trials())
@@ -206,7 +217,7 @@ def phases(trials: Callable[[], pd.DataFrame], first: Mapping[bool, Rates]) -> I
             [
                 point(lengths, rates[lengths], seed) | each
                 for each in changes
-                for lengths in [length_of(each, best)]
+                for lengths in [length_of(each, best, protocol)]
                 for seed in SEEDS
             ]
         )
@@ -296,9 +307,9 @@ def best_rates(table: pd.DataFrame, lengths: Lengths) -> Rates:
     return float(best[f"param.{RATE_1_9}"]), float(best[f"param.{RATE_2}"])
 
 
-def middle_rates(table: pd.DataFrame) -> dict[bool, Rates]:
+def middle_rates(table: pd.DataFrame, protocol: Protocol) -> dict[bool, Rates]:
     """Return the best rates of the middle length and its FLOPs, by whether there is a Stage 1.9."""
-    return {each.stage1_9 > 0: best_rates(table, each) for each in RATE_SEARCHES[0]}
+    return {each.stage1_9 > 0: best_rates(table, each) for each in protocol.searches[0][:2]}
 
 
 def trained_lengths(table: pd.DataFrame) -> list[Lengths]:
@@ -326,13 +337,13 @@ def best_length(table: pd.DataFrame) -> Lengths:
     return min(means, key=means.__getitem__)
 
 
-def length_of(change: Point, best: Lengths) -> Lengths:
+def length_of(change: Point, best: Lengths, protocol: Protocol) -> Lengths:
     """Return the lengths of the trials with this change.
 
     Lambda's start follows the best Stage 1.9, which all its trials share. What changes Stage 1.9 itself is
     trained at the middle length: at the longest it would take as long as all lengths do.
     """
-    return best if LAMBDA in change else Lengths(MIDDLE, STEPS)
+    return best if LAMBDA in change else protocol.middle
 
 
 def train(storage: str, records: Path, *, minutes: float, workers: int, protocol: Protocol) -> None:
@@ -347,7 +358,7 @@ def train(storage: str, records: Path, *, minutes: float, workers: int, protocol
     earlier = pd.read_csv(records) if records.exists() else pd.DataFrame()
     both = {
         saliency: sweeps.create(
-            space(protocol.setting, saliency=saliency), storage=storage, skip_if_exists=True
+            space(protocol.overrides, saliency=saliency), storage=storage, skip_if_exists=True
         )
         for saliency in (True, False)
     }
@@ -356,7 +367,7 @@ def train(storage: str, records: Path, *, minutes: float, workers: int, protocol
         tables = [sweep.trials().assign(**{f"param.{SALIENCY}": each}) for each, sweep in both.items()]
         return ended_trials(pd.concat([*tables, earlier], ignore_index=True))
 
-    for points in phases(trials, protocol.first):
+    for points in phases(trials, protocol):
         if not points:  # earlier sessions have trained them all
             continue
         sweep = both[points[0][SALIENCY]]

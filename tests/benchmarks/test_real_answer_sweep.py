@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from benchmarks.real.answer_sweep import (
 
 SMALL = ("model=tiny", "data=stdlib", "device=cpu")
 
-FIRST: dict[bool, Rates] = {True: (8e-4, 4e-4), False: (8e-4, 4e-4)}
+SMALL_SWEEP = dataclasses.replace(answer_sweep.CPU, setting=SMALL)
 
 
 def best(lengths: Lengths) -> Rates:
@@ -64,7 +65,7 @@ def train_phases(earlier: list[Point]) -> list[list[Point]]:
     """Return the trials of every phase that has any, when those of earlier sessions are known."""
     known = rows(earlier)
     found = []
-    for points in phases(lambda: pd.DataFrame(known), FIRST):
+    for points in phases(lambda: pd.DataFrame(known), answer_sweep.CPU):
         known.extend(rows(points))
         found.append(points)
     return [points for points in found if points]
@@ -122,7 +123,7 @@ def test_the_middle_length_is_searched_first_and_others_from_its_best_rates() ->
 def test_a_rate_at_the_end_of_the_list_has_one_neighbour() -> None:
     known = pd.DataFrame(rows([answer_sweep.point(Lengths(0, 333), (8e-4, each)) for each in RATES[:2]]))
     known["final_loss"] = known[f"param.{RATE_2}"]
-    assert answer_sweep.rates_to_try(known, Lengths(0, 333), FIRST[False]) == []
+    assert answer_sweep.rates_to_try(known, Lengths(0, 333), (8e-4, 4e-4)) == []
 
 
 def test_each_length_has_all_seeds_at_its_own_best_rates() -> None:
@@ -170,9 +171,8 @@ def test_a_new_machine_begins_with_the_first_trial_that_the_records_lack(
     known = [point for points in FOUND for point in points if points is not FOUND[-1]]
     pd.DataFrame(rows(known)).to_csv(records, index=False)
     monkeypatch.setattr(answer_sweep, "run_workers", lambda url, workers, ends: False)
-    protocol = answer_sweep.Protocol(setting=SMALL, first=FIRST)
     storage = str(tmp_path / "store")
-    answer_sweep.train(storage, records, minutes=1.0, workers=1, protocol=protocol)
+    answer_sweep.train(storage, records, minutes=1.0, workers=1, protocol=SMALL_SWEEP)
     trials = sweeps.open(storage, name="answer-saliency").trials()
     assert len(trials) == len(FOUND[-1])
     assert set(trials[f"param.{STEPS_1_9}"]) == {100}
@@ -184,10 +184,9 @@ def test_workers_that_cannot_run_a_trial_are_not_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answer_sweep, "run_workers", lambda url, workers, ends: True)
-    protocol = answer_sweep.Protocol(setting=SMALL, first=FIRST)
     storage = str(tmp_path / "store")
     with pytest.raises(SystemExit, match="no trial has"):
-        answer_sweep.train(storage, tmp_path / "r.csv", minutes=1.0, workers=1, protocol=protocol)
+        answer_sweep.train(storage, tmp_path / "r.csv", minutes=1.0, workers=1, protocol=SMALL_SWEEP)
 
 
 def test_records_have_each_trial_once_when_it_ended() -> None:
@@ -217,7 +216,7 @@ def test_rates_within_a_tie_are_those_with_the_most_seeds() -> None:
     points += [answer_sweep.point(lengths, (8e-4, rate)) for rate in (2e-4, 4e-4, 1.6e-3)]
     tried = pd.DataFrame(rows(points)).assign(final_loss=[4.389, 4.477, 4.449, 4.6, 4.385, 4.7])
     assert answer_sweep.best_rates(tried, lengths) == (8e-4, 8e-4)
-    assert answer_sweep.rates_to_try(tried, lengths, FIRST[False]) == []
+    assert answer_sweep.rates_to_try(tried, lengths, (8e-4, 4e-4)) == []
     assert answer_sweep.rate_trials(tried, lengths)["final_loss"].tolist() == [4.389, 4.385, 4.6, 4.7]
     lower = tried.replace({4.385: 4.389 - 1.01 * answer_sweep.TIE})
     assert answer_sweep.best_rates(lower, lengths) == (8e-4, 4e-4)
