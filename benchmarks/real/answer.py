@@ -47,6 +47,13 @@ NOTEBOOK = {50: 7.52, 100: 6.92, 200: 6.39}
 """Final loss in the research notebook (SmolLM2-135M on an A40, 32 x 512 tokens a step, Muon), by steps of
 Stage 1.9 before 200 of Stage 2; 7.83 without. The table is analysis/examples/stage19_length_sweep.csv."""
 
+DOLLARS_PER_HOUR = 0.05
+"""A spot price of the machine, an assumption, for scale: two virtual cores of an AMD EPYC and 16 GiB of
+memory (Google's C3D: 0.01182 dollars a core and 0.001584 a GiB)."""
+
+WORKERS = 2
+"""Workers on the machine."""
+
 TEACHER_LOSS = 3.400
 """The teacher's own loss on the held-out windows of the sweep on a CPU."""
 
@@ -307,10 +314,14 @@ def _cost(table: pd.DataFrame) -> str:
     """Say what the completed trials took, and what sharing saved of it."""
     trained = table[table["status"] == "completed"]
     paid, nominal = (trained[name].sum() for name in ("cost_paid", "cost_nominal"))
+    hours = trained["seconds"].sum() / 3600
+    dollars = hours / WORKERS * DOLLARS_PER_HOUR
     return (
-        f"{len(trained)} completed trials took {trained['seconds'].sum() / 3600:.1f} hours of their workers. "
+        f"{len(trained)} completed trials took {hours:.1f} hours of their workers. "
         f"Of {nominal:,.0f} effective steps {paid:,.0f} were computed; shared stages and trunks saved the "
-        f"other {1 - paid / nominal:.0%}."
+        f"other {1 - paid / nominal:.0%}. At a spot price of {DOLLARS_PER_HOUR} dollars an hour for the "
+        f"machine, an assumption, that is {dollars:.2f} dollars; without sharing, "
+        f"{dollars * nominal / paid:.2f}."
     )
 
 
@@ -363,14 +374,15 @@ def _steps(lengths: Lengths) -> str:
 
 
 def _changes(sweep: pd.DataFrame) -> str:
-    """Return the table of trials with one thing changed, beside those without."""
+    """Return the table of trials with one thing changed, beside those without, and what is lower in words."""
     best = best_length(sweep)
 
     def losses(wanted: Mapping[str, object]) -> dict[int, float]:
         own = sweep[like(sweep, dict(wanted)) & (sweep["status"] == "completed")]
         return dict(zip(own["param.seed"].astype(int), own["final_loss"].astype(float), strict=True))
 
-    rows = []
+    rows, beside = [], []
+    runs = at_best_rates(sweep)
     for change in CHANGES:
         lengths = length_of(change, best, CPU)
         base = point(lengths, best_rates(sweep, lengths))
@@ -379,13 +391,20 @@ def _changes(sweep: pd.DataFrame) -> str:
         if pair is not None:
             name, value = next(iter(change.items()))
             rows.append([_steps(lengths), f"`{name}`", str(SETTINGS[name]), str(value), _difference(pair)])
+            alone = runs.alone_with(lengths, "train_flops")
+            without = None if alone is None else _paired(losses(base | change), alone.losses)
+            if len(pair.differences) > 1 and pair.interval[1] < 0 and without is not None:
+                beside.append(
+                    f"With `{name}={value}` the loss after {_steps(lengths)} steps, less that of Stage 2 "
+                    f"alone with the same FLOPs, is {_difference(without)}."
+                )
     if not rows:
         return (
             "Lambda's start, saliency, the distance and the weight of CE were not varied: all runs above "
             "have " + _list([f"`{name}={value}`" for name, value in SETTINGS.items()]) + "."
         )
     header = ("steps", "key", "as it is", "changed", "loss, changed less as it is")
-    return markdown_table(header, rows)
+    return "\n\n".join([markdown_table(header, rows), *beside])
 
 
 def _rate_rows(sweep: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]:

@@ -150,6 +150,7 @@ def test_the_page_has_the_numbers_of_the_records() -> None:
     assert f"| 100 + 200 | 0.0008 and 0.0004 | 5.800 | 2 | 0.0008 and 0.0002: +0.100 | {left} |" in page
     assert "28 completed trials took 28.0 hours of their workers. Of 11,200 effective steps 2,800" in page
     assert "saved the other 75%." in page
+    assert "that is 0.70 dollars; without sharing, 2.80." in page
     assert "were not varied: all runs above have `stage2.lambda_warmup.start=0.75`" in page
     unsettled = "**Not settled yet**: at 0 + 200, 0 + 267, 0 + 333, 0 + 467, 0 + 733, 50 + 200, 100 + 200, "
     assert unsettled + "200 + 200 and 400 + 200 steps not all [learning rates]" in page
@@ -170,12 +171,16 @@ def test_what_is_changed_is_paired_with_what_is_not() -> None:
     known = sweep(0.2)
     base = known[(known["param.stage1_9.max_steps"] == 300) & (known[RATE_2_COLUMN] == 4e-4)]
     jump = base.assign(**{f"param.{LAMBDA}": 1.0, "final_loss": base["final_loss"] + 0.25})
+    ramp = base.assign(**{f"param.{LAMBDA}": 0.0, "final_loss": base["final_loss"] - 0.25})
     base = known[(known["param.stage1_9.max_steps"] == 100) & (known[RATE_2_COLUMN] == 4e-4)]
     masked = base.assign(**{f"param.{SALIENCY}": True, "final_loss": base["final_loss"] - 0.5})
-    records = pd.concat([known, jump, masked], ignore_index=True)
+    records = pd.concat([known, jump, ramp, masked], ignore_index=True)
     page = text(records, pictures="answer")
     assert "| 300 + 200 | `stage2.lambda_warmup.start` | 0.75 | 1.0 | +0.250 (+0.250 to +0.250) |" in page
     assert "| 100 + 200 | `stage1_9.saliency.enabled` | False | True | -0.500 (one seed) |" in page
+    better = "With `stage2.lambda_warmup.start=0.0` the loss after 300 + 200 steps, less that of Stage 2 alone with"
+    assert f"{better} the same FLOPs, is -0.449 (-0.451 to -0.447)." in page
+    assert page.count("less that of Stage 2 alone with the same FLOPs, is") == 1
 
 
 def test_failed_trials_do_not_count(tmp_path: Path) -> None:
