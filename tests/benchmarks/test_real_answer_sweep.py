@@ -150,6 +150,8 @@ def test_last_phases_change_one_thing_each() -> None:
         (changed,) = (name for name in base if found[name] != base[name])
         changes.add(changed)
     assert changes == set(answer_sweep.SETTINGS)
+    assert [point["seed"] for point in FOUND[-2] if point[DISTANCE] == "cosine"] == [0, 1, 2]
+    assert [point["seed"] for point in FOUND[-2] if point[DISTANCE] == "kl"] == [0]
 
 
 def test_another_session_goes_on_where_the_records_end() -> None:
