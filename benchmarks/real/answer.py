@@ -249,13 +249,14 @@ def text(sweep: pd.DataFrame, *, pictures: str) -> str:
         markdown_table(*_rate_rows(sweep)),
         *_too_high_rates(sweep),
         "## What else there is to set",
-        _changes(sweep),
+        _changes(sweep, runs),
         "## What was run",
         "SmolLM2-135M-Instruct, dequantised from Q4_1 (held-out loss of the teacher itself "
         f"{TEACHER_LOSS:.3f}); 18.2 MB of prose, a handbook and source code, shuffled; 8 x 128 tokens a "
         "step, AdamW, bfloat16 products, compiled layers; lambda from 0.75 to 1 over the first 20 steps of "
         "Stage 2; held-out loss on 128 windows of 128 tokens. Two workers of `sweep worker`, a thread each, "
-        "at the lowest priority beside tests, on 2 cores of an AMD EPYC (Zen 5), torch 2.13.0, 2026-11-29.",
+        "at the lowest priority beside tests, on 2 cores of an AMD EPYC (Zen 5), torch 2.13.0, 2026-11-29 "
+        "and 2026-11-30.",
         _cost(sweep),
         "`python -m benchmarks.real sweep --on-cpu --minutes N --workers 2 --records "
         "benchmarks/real/answer/cpu.csv` goes on where the records end, and adds to them; `python -m "
@@ -373,7 +374,7 @@ def _steps(lengths: Lengths) -> str:
     return f"{lengths.stage1_9} + {lengths.stage2}"
 
 
-def _changes(sweep: pd.DataFrame) -> str:
+def _changes(sweep: pd.DataFrame, runs: Runs) -> str:
     """Return the table of trials with one thing changed, beside those without, and what is lower in words."""
     best = best_length(sweep)
 
@@ -382,17 +383,17 @@ def _changes(sweep: pd.DataFrame) -> str:
         return dict(zip(own["param.seed"].astype(int), own["final_loss"].astype(float), strict=True))
 
     rows, beside = [], []
-    runs = at_best_rates(sweep)
     for change in CHANGES:
         lengths = length_of(change, best, CPU)
         base = point(lengths, best_rates(sweep, lengths))
         del base["seed"]
-        pair = _paired(losses(base | change), losses(base))
+        changed = losses(base | change)
+        pair = _paired(changed, losses(base))
         if pair is not None:
             name, value = next(iter(change.items()))
             rows.append([_steps(lengths), f"`{name}`", str(SETTINGS[name]), str(value), _difference(pair)])
             alone = runs.alone_with(lengths, "train_flops")
-            without = None if alone is None else _paired(losses(base | change), alone.losses)
+            without = None if alone is None else _paired(changed, alone.losses)
             if len(pair.differences) > 1 and pair.interval[1] < 0 and without is not None:
                 beside.append(
                     f"With `{name}={value}` the loss after {_steps(lengths)} steps, less that of Stage 2 "

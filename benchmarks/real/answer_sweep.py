@@ -311,7 +311,8 @@ def best_rates(table: pd.DataFrame, lengths: Lengths) -> Rates:
 
 def middle_rates(table: pd.DataFrame, protocol: Protocol) -> dict[bool, Rates]:
     """Return the best rates of the middle length and its FLOPs, by whether there is a Stage 1.9."""
-    return {each.stage1_9 > 0: best_rates(table, each) for each in protocol.searches[0][:2]}
+    middle_and_its_flops = protocol.searches[0][:2]
+    return {each.stage1_9 > 0: best_rates(table, each) for each in middle_and_its_flops}
 
 
 def trained_lengths(table: pd.DataFrame) -> list[Lengths]:

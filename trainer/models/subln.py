@@ -26,7 +26,7 @@ from trainer.models.causal_lm import cast_weights, depth, inputs, is_head
 from trainer.models.deferred_weights import copy_without_weights, filled_while_computing
 from trainer.models.depth import keep_layers, matched_layers
 from trainer.models.host_layers import device_copy
-from trainer.quant.activations import Int8Input, returnable
+from trainer.quant.activations import Int8Input, without_alias
 from trainer.quant.ternary import TernaryLinear
 from trainer.quant.warmup import Lambda
 
@@ -54,7 +54,7 @@ class _RmsNorm(torch.autograd.Function):
         inverse_T1.div_(ctx.features).add_(eps).rsqrt_()
         ctx.save_for_backward(x_TI, gain_I, inverse_T1)
         normed_TI: Tensor = (x32_TI * inverse_T1).mul_(gain_I)
-        return returnable(normed_TI.to(x_TI.dtype))
+        return without_alias(normed_TI.to(x_TI.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -37,12 +37,12 @@ def int8_activation(x_TI: Tensor, group: TensorGroup | None = None) -> Tensor:
     return (x_TI / scale).round_().mul_(scale)
 
 
-def returnable(x: Tensor) -> Tensor:
+def without_alias(x: Tensor) -> Tensor:
     """Return the result of an autograd function's forward pass as a tensor of its own.
 
     Where the result has two names in a compiled forward pass, by `.to` of the dtype that it has or by an
     operation in place, torch 2.11 loses its gradient (pytorch#180642): the layers before it go untrained, and
-    no loss tells. A compiler removes the copy.
+    no loss tells. Eager code makes no copy.
     """
     return x.clone() if torch.compiler.is_compiling() else x
 
@@ -56,7 +56,7 @@ class _BlendActivation(torch.autograd.Function):
         blend_TI = int8_activation(x32_TI, group)
         if lambda_ is not None:
             blend_TI = torch.lerp(x32_TI, blend_TI, lambda_)
-        return returnable(blend_TI.to(x_TI.dtype))
+        return without_alias(blend_TI.to(x_TI.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

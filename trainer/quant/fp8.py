@@ -33,7 +33,7 @@ from trainer.config.quant import Fp8Config
 from trainer.devices.device import Device
 from trainer.devices.dtypes import multiplies_float8
 from trainer.errors import ConfigError, MachineError
-from trainer.quant.activations import returnable
+from trainer.quant.activations import without_alias
 from trainer.quant.ternary import TernaryLinear
 
 FORMAT = torch.float8_e4m3fn
@@ -152,7 +152,7 @@ class _Fp8Linear(torch.autograd.Function):
         ctx.save_for_backward(*_quantise_rows(x_NI.t()), *_quantise_rows(w_OI.t()))
         ctx.dtypes, ctx.fast = (x_NI.dtype, w_OI.dtype), fast
         if forward_too:
-            return returnable(_product(_quantise_rows(x_NI), _quantise_rows(w_OI), fast=fast).to(dtype))
+            return without_alias(_product(_quantise_rows(x_NI), _quantise_rows(w_OI), fast=fast).to(dtype))
         return nn.functional.linear(x_NI.to(dtype), w_OI.to(dtype))
 
     @staticmethod

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from trainer.config import QuantConfig
 from trainer.distributed.tensor_group import TensorGroup
-from trainer.quant.activations import Int8Input, returnable
+from trainer.quant.activations import Int8Input, without_alias
 from trainer.quant.saliency import ColumnSaliency
 from trainer.quant.warmup import Lambda, SharedScalar
 from trainer.quant.weights import WeightScale, ternary_weight
@@ -52,7 +52,7 @@ class _BlendWeight(torch.autograd.Function):
             blend_OI = torch.lerp(w32_OI, blend_OI, lambda_)
         if salient_I is not None:
             blend_OI = torch.where(salient_I, w32_OI, blend_OI)
-        return returnable(blend_OI.to(w_OI.dtype))
+        return without_alias(blend_OI.to(w_OI.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
