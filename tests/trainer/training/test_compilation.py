@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from trainer.devices.device import Device, open_device
 from trainer.errors import DivergedError
 from trainer.models.causal_lm import build_tiny
 from trainer.optim.build import build_optimizer
+from trainer.training import compilation
 from trainer.training.compilation import CACHE_VARIABLE, compiled, with_compiled_layers
 from trainer.training.context import StagePlan
 from trainer.training.train_step import TrainStep
@@ -202,6 +204,101 @@ def test_compiled_layers_have_the_gradient_on_cuda(stage: Stage, caplog: pytest.
     messages = [record for record in caplog.records if record.name == "trainer.training.compilation"]
     assert not messages, "compiling failed, so nothing was compared"
     assert min(same.gradients, same.updates) > 0.98, same
+
+
+class DetachedGraph:
+    """A compiler whose graphs compute the outputs and lose the gradient of what `loses` names, as torch 2.11 did."""
+
+    def __init__(self, loses: str) -> None:
+        self._loses = loses
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        nodes = [node for node in graph.graph.nodes if node.op == "placeholder" and self._loses in node.name]
+        for node in nodes:
+            with graph.graph.inserting_after(node):
+                detached = graph.graph.call_method("detach", (node,))
+            node.replace_all_uses_with(detached, delete_user_cb=lambda user, own=detached: user is not own)
+        graph.recompile()
+        return graph.forward
+
+
+def layers_trained(
+    compile: str, loses: str, compile_as: Callable[[Compile], None], *more: str, stage: Stage = "stage2"
+) -> Trace:
+    original = torch.compile
+    torch.compiler.reset()
+    compile_as(lambda forward, **settings: original(forward, backend=DetachedGraph(loses), **settings))
+    trained = trace([*BASE, f"device.compile={compile}", *more], stage=stage)
+    compile_as(original)
+    return trained
+
+
+@pytest.mark.filterwarnings("ignore")  # as above
+@pytest.mark.parametrize(
+    ("loses", "more"),
+    [
+        ("v_proj", ()),
+        ("v_proj", ("device.recompute=true",)),
+        # One of 32 numbers, whose gradient is small beside those of the matrices.
+        ("input_layernorm", ()),
+    ],
+)
+def test_layers_with_a_wrong_gradient_are_trained_eagerly(
+    loses: str,
+    more: tuple[str, ...],
+    compile_as: Callable[[Compile], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    eager = trace([*BASE, *more])
+    ours = layers_trained("layers", loses, compile_as, *more)
+    messages = [each.getMessage() for each in caplog.records if each.name == "trainer.training.compilation"]
+    assert [loses in each and "off by 100% of the eager one" in each for each in messages] == [True]
+    assert ours.losses == eager.losses
+    assert torch.equal(ours.gradient, eager.gradient)
+    assert torch.equal(ours.after, eager.after)
+
+
+@pytest.mark.filterwarnings("ignore")  # as above
+def test_the_comparison_of_gradients_changes_no_bit(
+    compile_as: Callable[[Compile], None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the training, nor of the numbers that are drawn in it."""
+    states, compared = list[Tensor](), list[int]()
+    refuse = compilation.refuse_wrong_gradient
+
+    def counted(*arguments: Any) -> None:
+        compared.append(1)
+        refuse(*arguments)
+
+    for check_gradient in (counted, lambda *_: None):
+        monkeypatch.setattr(compilation, "refuse_wrong_gradient", check_gradient)
+        trained = layers_trained("layers", "none of them", compile_as)
+        states.append(
+            torch.cat([torch.tensor(trained.losses), trained.gradient, trained.after, torch.get_rng_state()])
+        )
+    assert compared
+    assert torch.equal(*states)
+    assert not [record for record in caplog.records if record.name == "trainer.training.compilation"]
+
+
+class Dropping(nn.Module):
+    """A layer with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(self.inner(x), 0.5)
+
+
+def test_a_layer_with_dropout_has_no_gradient_to_compare() -> None:
+    layer, x = Dropping(), torch.randn(8, 64, requires_grad=True)
+    before = torch.get_rng_state()
+    compilation.refuse_wrong_gradient(layer, layer.forward, lambda x: layer.inner(x).detach() + x, (x,), {})
+    assert torch.equal(torch.get_rng_state(), before)
+    assert x.grad is None
+    assert layer.inner.weight.grad is None
 
 
 def test_kernels_are_in_the_trainers_cache(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
