@@ -93,19 +93,22 @@ class TpuVms:
         parent = render.parent(self._options.project, create.zone)
         name = vm_id(self._pool.label, create.worker)
         arguments = (self._pool, self._options, create.worker, create.zone, self._script)
+        begun = create.has_begun
         try:
             if self._options.queued:
                 operation = self._client.create_queued_resource(
                     parent=parent,
                     queued_resource_id=name,
-                    queued_resource=_parse(tpu_v2.QueuedResource, render.queued_resource(*arguments)),
+                    queued_resource=_parse(
+                        tpu_v2.QueuedResource, render.queued_resource(*arguments, has_begun=begun)
+                    ),
                     timeout=_CALL_S,
                 )
             else:
                 operation = self._client.create_node(
                     parent=parent,
                     node_id=name,
-                    node=_parse(tpu_v2.Node, render.node(*arguments)),
+                    node=_parse(tpu_v2.Node, render.node(*arguments, has_begun=begun)),
                     timeout=_CALL_S,
                 )
         except exceptions.GoogleAPIError as error:
@@ -197,6 +200,7 @@ class TpuVms:
             state=found.state.state.name,
             code=error.code,
             problem=error.message,
+            has_begun=render.BEGUN_LABEL in labels,
         )
 
     def _node(self, zone: str, found: tpu_v2.Node) -> Resource | None:
@@ -205,7 +209,13 @@ class TpuVms:
         if worker is None:
             return None
         return Resource(
-            kind="node", zone=zone, worker=worker, id=id_, state=found.state.name, uid=f"{zone}/{found.id}"
+            kind="node",
+            zone=zone,
+            worker=worker,
+            id=id_,
+            state=found.state.name,
+            uid=f"{zone}/{found.id}",
+            has_begun=render.BEGUN_LABEL in found.labels,
         )
 
     def _exit_status(self, node: str) -> str:

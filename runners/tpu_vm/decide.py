@@ -55,6 +55,8 @@ class Wanted:
 class Memory:
     """Supervisor's state besides what it observes. Losing it costs time, and never a second VM.
 
+    Who has begun is observed, too, but for a worker whose VM is gone and not requested again yet.
+
     Args:
         turn: by worker: the position of the zone to try next.
         refused: by zone: why the request itself is wrong there.
@@ -76,10 +78,11 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Create:
-    """Request of a VM for a worker."""
+    """Request of a VM for a worker; `has_begun` is a label of it, for a later supervisor."""
 
     worker: int
     zone: str
+    has_begun: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +116,7 @@ def decide(observed: Observed, wanted: Wanted, memory: Memory) -> tuple[tuple[Ac
             start = memory.turn.get(worker, 0) % len(wanted.zones)
             zones = (*wanted.zones[start:], *wanted.zones[:start])  # the first that has not refused
             zone = next((zone for zone in zones if zone not in memory.refused), zones[0])
-            actions.append(Create(worker=worker, zone=zone))
+            actions.append(Create(worker=worker, zone=zone, has_begun=worker in memory.begun))
     deleted = {(each.zone, each.id) for each in actions if isinstance(each, Delete)}
     existing = {each.key for each in holdings_of(observed.resources) if each.established and not each.leaving}
     unreachable = {key for key in memory.useful if key[0] in observed.unreachable}
@@ -165,9 +168,8 @@ def _learn(observed: Observed, wanted: Wanted, memory: Memory) -> Memory:
                 memory = replace(memory, ended={**memory.ended, each.worker: end})
             else:
                 memory = replace(memory, crashes={**memory.crashes, each.worker: crashes + 1})
-    nodes = [each for each in observed.resources if each.kind == "node"]
-    at_work = {each.worker for each in nodes if each.state == "READY" and not each.ended}
-    memory = replace(memory, begun=memory.begun | at_work)
+    begun = {each.worker for each in observed.resources if each.shows_begun}
+    memory = replace(memory, begun=memory.begun | begun)
     everyone = set(range(1, wanted.workers + 1))
     if not wanted.share and "done" in memory.ended.values():
         # A worker finds no work while another one trains the last trial, whose VM may be preempted then.

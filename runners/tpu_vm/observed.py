@@ -22,6 +22,11 @@ _NODE_RANK = {
 }
 NODE_DEAD = frozenset({"PREEMPTED", "TERMINATED", "STOPPED", "HIDDEN", "UNKNOWN"})
 LEAVING = frozenset({"DELETING", "SUSPENDING", "STOPPING", "HIDING"})
+# Only what has been READY comes into one of these. A node may be DELETING that could not be made.
+_HAS_BEEN_READY = {
+    "queued": frozenset({"ACTIVE", "SUSPENDING", "SUSPENDED"}),
+    "node": (frozenset(_NODE_RANK) | NODE_DEAD | LEAVING) - {"CREATING", "UNKNOWN", "DELETING"},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,7 @@ class Resource:
         uid: distinguishes a node from a later one of the same name.
         ended: exit status of its worker's supervisor, or the step that failed; "" while it works.
         code: google.rpc.Code of a queued resource that FAILED.
+        has_begun: its request said that the worker has had a VM at work before.
     """
 
     kind: Kind
@@ -44,6 +50,12 @@ class Resource:
     ended: str = ""
     code: int = 0
     problem: str = ""
+    has_begun: bool = False
+
+    @property
+    def shows_begun(self) -> bool:
+        """Return True where its worker has had a READY VM: this one, or by its label an earlier one."""
+        return self.has_begun or self.state in _HAS_BEEN_READY[self.kind]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@ from runners.tpu_vm.vm_script import NAME_KEY, QUEUED_KEY, ZONE_KEY
 
 POOL_LABEL = "stagesweep-pool"
 WORKER_LABEL = "stagesweep-worker"
+BEGUN_LABEL = "stagesweep-begun"
+"""On the VMs of a worker that has had another one at work before."""
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
@@ -25,9 +27,10 @@ def vm_id(label: str, worker: int) -> str:
     return f"{label}-{worker:03d}"
 
 
-def labels(label: str, worker: int) -> dict[str, str]:
+def labels(label: str, worker: int, *, has_begun: bool) -> dict[str, str]:
     """Return the labels by which `status` and `down` find a pool's VMs among all others."""
-    return {POOL_LABEL: label, WORKER_LABEL: f"{worker:03d}"}
+    own = {POOL_LABEL: label, WORKER_LABEL: f"{worker:03d}"}
+    return own | {BEGUN_LABEL: "yes"} if has_begun else own
 
 
 def worker_of(label: str, id_: str, labels: Mapping[str, str]) -> int | None:
@@ -43,7 +46,9 @@ def worker_of(label: str, id_: str, labels: Mapping[str, str]) -> int | None:
     return int(found[1]) if found else None
 
 
-def node(pool: Pool, options: TpuOptions, worker: int, zone: str, script: str) -> dict[str, Any]:
+def node(
+    pool: Pool, options: TpuOptions, worker: int, zone: str, script: str, *, has_begun: bool = False
+) -> dict[str, Any]:
     """Return a `Node` in the JSON fields of google.cloud.tpu.v2."""
     network = {"enable_external_ips": options.external_ips}
     network |= {name: value for name in ("network", "subnetwork") if (value := getattr(options, name))}
@@ -54,7 +59,7 @@ def node(pool: Pool, options: TpuOptions, worker: int, zone: str, script: str) -
         "accelerator_type": pool.accelerator,
         "runtime_version": options.runtime_version or runtime_version(pool.accelerator),
         "description": f"{pool.name[:400]}, worker {worker}",
-        "labels": labels(pool.label, worker),
+        "labels": labels(pool.label, worker, has_begun=has_begun),
         "network_config": network,
         "service_account": account,
         "metadata": {
@@ -69,7 +74,9 @@ def node(pool: Pool, options: TpuOptions, worker: int, zone: str, script: str) -
     }
 
 
-def queued_resource(pool: Pool, options: TpuOptions, worker: int, zone: str, script: str) -> dict[str, Any]:
+def queued_resource(
+    pool: Pool, options: TpuOptions, worker: int, zone: str, script: str, *, has_begun: bool = False
+) -> dict[str, Any]:
     """Return a `QueuedResource` of one node in the JSON fields of google.cloud.tpu.v2."""
     return {
         "tpu": {
@@ -77,7 +84,7 @@ def queued_resource(pool: Pool, options: TpuOptions, worker: int, zone: str, scr
                 {
                     "parent": parent(options.project, zone),
                     "node_id": vm_id(pool.label, worker),
-                    "node": node(pool, options, worker, zone, script),
+                    "node": node(pool, options, worker, zone, script, has_begun=has_begun),
                 }
             ]
         },

@@ -36,6 +36,7 @@ class Direct:
                 state=each.state,
                 code=each.code,
                 problem=each.problem,
+                has_begun=each.spec.has_begun,
             )
             for (zone, id_), each in self.cloud.requests.items()
         ]
@@ -48,6 +49,7 @@ class Direct:
                 state=each.state,
                 uid=str(each.number),
                 ended=each.ended if each.state == "READY" else "",
+                has_begun=each.spec.has_begun,
             )
             for (zone, id_), each in self.cloud.nodes.items()
         ]
@@ -66,9 +68,9 @@ class Direct:
             return "unknown", "down"
         try:
             if self.queued:
-                operation = self.cloud.create_request(create.zone, id_, None, node_id=id_, spot=True)
+                operation = self.cloud.create_request(create.zone, id_, create, node_id=id_, spot=True)
             else:
-                operation = self.cloud.create_node(create.zone, id_, None)
+                operation = self.cloud.create_node(create.zone, id_, create)
         except Refused as refused:
             return _OUTCOMES.get(refused.code, "refused"), refused.message
         if fault == "lost":

@@ -100,6 +100,10 @@ def test_preempted_vm_is_deleted_and_recreated(tpu, tmp_path):
         ("delete", ZONES[0], f"{label}-001")
     ]
     assert any("SUSPENDED" in line for line in here.lines)
+    labels = dict(tpu.cloud.nodes[ZONES[0], f"{label}-001"].spec.labels)
+    assert labels == {"stagesweep-pool": label, "stagesweep-worker": "001", "stagesweep-begun": "yes"}
+    begun = {(each.kind, each.worker) for each in here.vms.observe().resources if each.has_begun}
+    assert begun == {("queued", 1), ("node", 1)}
 
 
 @pytest.mark.parametrize("queued", [True, False])

@@ -130,7 +130,45 @@ def test_preempted_worker_is_replaced_after_another_is_done():
     preempted = Observed(resources=(queued("SUSPENDED", worker=2), node("PREEMPTED", worker=2)))
     actions, memory = decide(preempted, want, memory)
     assert [shown(action) for action in actions] == ["delete queued a"]
-    assert decide(Observed(), want, memory)[0] == (Create(worker=2, zone="a"),)
+    assert decide(Observed(), want, memory)[0] == (Create(worker=2, zone="a", has_begun=True),)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        (queued("SUSPENDED", worker=2), node("PREEMPTED", worker=2)),
+        (queued("SUSPENDING", worker=2),),
+        (queued("ACTIVE", worker=2), node("REPAIRING", worker=2)),
+        (node("STOPPED", worker=2),),
+        (node("READY", worker=2, ended="1", uid="2"),),
+        (queued("WAITING_FOR_RESOURCES", worker=2, has_begun=True),),
+        (queued("FAILED", worker=2, code=4, has_begun=True),),
+        (node("CREATING", worker=2, has_begun=True),),
+    ],
+)
+def test_restarted_supervisor_sees_who_has_begun(seen):
+    want = Wanted(workers=3, zones=ZONES)
+    observed = Observed(resources=(node("READY", ended="0", uid="1"), *seen))
+    _, memory = decide(observed, want, Memory())
+    assert memory.ended == {1: "done", 3: "done"}
+
+
+def test_request_of_a_worker_that_has_begun_says_so_to_the_next_supervisor():
+    cloud = Cloud()
+    vms, want, memory = Direct(cloud, ZONES, queued=True), Wanted(workers=2, zones=ZONES), Memory()
+    for count in range(12):
+        if count == 6:
+            cloud.capacity = dict.fromkeys(ZONES, -9)
+            assert cloud.preempt("a", "2")
+        _, memory = step(vms, want, memory, lambda line: None, {})
+        cloud.tick()
+    assert {id_: request.state for (_, id_), request in cloud.requests.items()} == {
+        "1": "ACTIVE",
+        "2": "WAITING_FOR_RESOURCES",
+    }
+    cloud.nodes["a", "1"].ended = "0"
+    _, memory = step(vms, want, Memory(), lambda line: None, {})
+    assert memory.ended == {1: "done"}
 
 
 def test_crashes_are_counted_once_per_vm():
@@ -177,7 +215,7 @@ def test_one_vm_that_a_person_deletes_is_one_worker_less():
 def test_own_deletions_are_recreated():
     _, memory = decide(Observed(resources=(node("PREEMPTED"),)), ONE, Memory())
     _, memory = decide(Observed(resources=(node("DELETING"),)), ONE, memory)
-    assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
+    assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="a", has_begun=True),)
     _, memory = decide(Observed(resources=(node("CREATING"),)), ONE, Memory())
     _, memory = decide(Observed(resources=(node("DELETING"),)), ONE, memory)
     assert decide(Observed(), ONE, memory)[0] == (Create(worker=1, zone="a"),)
