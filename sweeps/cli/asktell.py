@@ -13,13 +13,13 @@ from sweeps.errors import EXIT_FAILED, InputError
 from sweeps.experiment import Experiment
 from sweeps.export.table import flat
 from sweeps.operations.control import report
+from sweeps.operations.limits import reached_run_cap
 from sweeps.programs.result import needed_metrics
 from sweeps.space.overrides import to_overrides
 from sweeps.text import json_reader
 from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.text.regular_file import MAX_BYTES
-from sweeps.trials import budget
 
 
 @click.command()
@@ -54,9 +54,8 @@ def ask(ctx: click.Context, sweep: Sweep, style: str) -> None:
 def _why_none(experiment: Experiment) -> str:
     """Return why a sweep that has not ended by itself hands out no trial, and how it goes on."""
     space, records = experiment.space, experiment.recent_trials()
-    if space.run_cap is not None and budget.run_cap_count(space, records) >= space.run_cap:
-        cap = counted(space.run_cap, "trial")
-        return f"the run cap of {cap} is reached; `sweep extend --run-cap N` raises it"
+    if (cap := reached_run_cap(space, records)) is not None:
+        return f"the run cap of {counted(cap, 'trial')} is reached; `sweep extend --run-cap N` raises it"
     is_grid = space.search.method == "grid"
     all_of_them = "all configurations of the grid" if is_grid else f"all {counted(len(records), 'trial')}"
     return f"{all_of_them} are handed out, none is left"

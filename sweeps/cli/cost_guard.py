@@ -14,6 +14,7 @@ from sweeps.cli.prices import find_rate
 from sweeps.errors import InputError
 from sweeps.experiment import Experiment
 from sweeps.export import table
+from sweeps.operations.limits import most_trials
 from sweeps.text.counted import counted
 
 if TYPE_CHECKING:
@@ -92,12 +93,13 @@ def cost_of(pool: Pool, workers: int, experiment: Experiment) -> str:
     hourly = (
         f"{_at_least(pool)}${total:.2f} an hour for {counted(workers, 'worker')} ({each}{pool.priced_as})"
     )
-    if experiment.space.run_cap is None:
+    space, records, standing = experiment.space, experiment.trials(), experiment.standing()
+    most = most_trials(space, records, ended=standing is not None and standing.ended)
+    if most is None:
         return f"{hourly}; the sweep has no run_cap, so its total cost is not known"
     # The rest of the sweep, by the mean time of its completed trials.
     rate = Rate(name="", usd_per_hour=pool.dollars_per_hour / pool.nodes, kind="", dated="")  # of a host
-    rows = table.cost_rows(experiment.space, experiment.trials())
-    estimate = cost(rows, experiment.space.run_cap, rate)
+    estimate = cost(table.cost_rows(space, records), most, rate)
     if estimate.expected is None:
         return f"{hourly}; what the sweep costs is known when its first trial is done"
     left = max(0.0, estimate.expected - estimate.so_far)

@@ -56,8 +56,8 @@ def list_sweeps(storage: str | None, everything: bool, style: str) -> None:
         table = []
         for row in shown:
             trials = "" if row["trials"] is None else str(row["trials"])
-            if row["run_cap"] is not None:
-                trials = f"{row['searched']} of {row['run_cap']}"
+            if row["most_trials"] is not None:
+                trials = f"{row['searched']} of {row['most_trials']}"
             cells = {
                 "name": row["name"] + (" (the default)" if row["name"] == latest else ""),
                 "state": row["state"],

@@ -13,8 +13,8 @@ import click
 from sweeps.cli.options import Sweep, count_option, sweep_option
 from sweeps.cli.output import echo, notify
 from sweeps.errors import EXIT_DONE, EXIT_FAILED, EXIT_PREEMPTED, EnvironmentFault
+from sweeps.operations.limits import reached_run_cap
 from sweeps.text.counted import counted
-from sweeps.trials import budget
 
 if TYPE_CHECKING:
     from sweeps.experiment import Experiment
@@ -150,8 +150,8 @@ def _report(tally: Tally, experiment: Experiment) -> int:
         echo(f"sweep: {tally.preemption}", err=True)
         return EXIT_PREEMPTED
     ends = ", ".join(f"{count} {end}" for end, count in tally.ended.items()) or "there was none to run"
-    space, cap = experiment.space, experiment.space.run_cap
-    if not tally.ended and cap is not None and budget.run_cap_count(space, experiment.recent_trials()) >= cap:
+    cap = None if tally.ended else reached_run_cap(experiment.space, experiment.recent_trials())
+    if cap is not None:
         ends = f"all {counted(cap, 'trial')} of run_cap are there; `sweep extend --run-cap N` raises it"
     click.echo(f"sweep: no more trials for this worker: {ends}", err=True)
     only_failures = bool(tally.ended) and set(tally.ended) == {"failed"}

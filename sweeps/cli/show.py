@@ -108,13 +108,14 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     repeats = sum(record.generator == "confirm" for record in records)
     searched = budget.run_cap_count(space, records)
     cheaper = len(records) - imported - repeats - searched
-    cap = "" if space.run_cap is None else f" of {space.run_cap}"
+    most = most_trials(space, records, ended=False)
+    of = "" if most is None else f" of {most}"
     others = ((cheaper, "below the target"), (imported, "imported"), (repeats, "to confirm the best"))
     extra = "".join(f" and {count} {what}" for count, what in others if count)
     statuses = [f"{n} {status.replace('_', ' ')}" for status, n in table.counts(records).items() if n]
     lines = [
         f"sweep   {space.name}  ({experiment.store.url})",
-        f"trials  {searched}{cap}{extra}{': ' if statuses else ''}{', '.join(statuses)}",
+        f"trials  {searched}{of}{extra}{': ' if statuses else ''}{', '.join(statuses)}",
     ]
     switch = control.switch(experiment.store)
     if experiment.amendments.archived:
@@ -141,7 +142,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
 
         lines.append(f"stages  {status_line(experiment, records)}")
     has_ended = standing is not None and standing.ended
-    if line := _cost_line(space, most_trials(space, records, ended=has_ended), records, rate):
+    if line := _cost_line(space, searched if has_ended else most, records, rate):
         lines.append(f"cost    {line}")
     if (planned := rounds.of_store(experiment.store, list(records))) is not None:
         lines.append(f"confirm {confirmation.progress_line(space, *planned)}")

@@ -178,7 +178,7 @@ class SweepPages:
         kept = {name: getattr(query, name) for name in ("status", "by", "q", "sort", "order")}
         return {
             "summary": numbers,
-            "bar": _bar(numbers["counts"], numbers["run_cap"]),
+            "bar": _bar(numbers["counts"], numbers["most_trials"]),
             "query": query,
             "kept": {name: value for name, value in kept.items() if value != getattr(Query(), name)},
             "points": found,
@@ -227,9 +227,9 @@ def _row(poller: Poller, view: View | None) -> dict[str, str]:
         return row | {"state": poller.error or "reading"}
     best, metric = table.best(view.space, view.records), view.space.metrics()[0]
     counts = table.counts(view.records)
-    cap, trials = view.space.run_cap, f"{len(view.records):,}"
-    if cap is not None:
-        trials = f"{budget.run_cap_count(view.space, view.records):,} of {cap:,}"
+    most, trials = view.most_trials, f"{len(view.records):,}"
+    if most is not None:
+        trials = f"{budget.run_cap_count(view.space, view.records):,} of {most:,}"
     times = ((r.created, r.started, r.heartbeat, r.ended) for r in view.records)
     changed = max((time for each in times for time in each if time is not None), default=None)
     warning = f"; {banner(poller)}" if poller.is_stale else "; damaged records" if view.damaged else ""
@@ -243,9 +243,9 @@ def _row(poller: Poller, view: View | None) -> dict[str, str]:
     }
 
 
-def _bar(counts: Mapping[str, int], cap: int | None) -> list[dict[str, str]]:
+def _bar(counts: Mapping[str, int], most: int | None) -> list[dict[str, str]]:
     """Return the parts of the progress bar, in hundredths of its width."""
-    total = max(cap or 0, sum(counts.values()), 1)
+    total = max(most or 0, sum(counts.values()), 1)
     parts, at = [], 0.0
     kinds = {"completed": "completed", "running": "running", "failed": "failed"}
     for status, count in sorted(counts.items(), key=lambda pair: pair[0] != "completed"):

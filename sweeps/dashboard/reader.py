@@ -21,7 +21,7 @@ from sweeps.search.confirm.plan import Plan
 from sweeps.search.confirm.rounds import Standing
 from sweeps.space.definition import Space
 from sweeps.storage.base import NotFound, Store
-from sweeps.trials import control, packs
+from sweeps.trials import budget, control, packs
 from sweeps.trials import record as trial
 from sweeps.trials.actions import Action, History
 from sweeps.trials.control import Switch
@@ -71,9 +71,14 @@ class View:
     now: float
 
     @cached_property
+    def most_trials(self) -> int | None:
+        """Return how many trials the run cap and the grid allow; None: no limit (see `most_trials`)."""
+        return most_trials(self.space, self.records, ended=False)
+
+    @property
     def cap(self) -> int | None:
-        """Return how many trials the search will have had; None: no limit (see `most_trials`)."""
-        return most_trials(self.space, self.records, ended=self.done)
+        """Return how many trials the search will have had: no more than now if it has ended by itself."""
+        return budget.run_cap_count(self.space, self.records) if self.done else self.most_trials
 
     def trial(self, index: int) -> Trial | None:
         """Return the record of one trial; None if there is none that can be read."""

@@ -67,7 +67,7 @@ def summary(view: View, rate: Rate | None = None) -> dict[str, Any]:
         "searched": budget.run_cap_count(space, records),  # which the run cap counts
         "confirming": generators["confirm"],
         "imported": generators["imported"],
-        "run_cap": space.run_cap,
+        "most_trials": view.most_trials,
         "state": state_of(view),
         "limits": [(name, used[name], limit) for name, limit in most.items()],
         "cost": cost(table.cost_rows(space, records), view.cap, rate),

@@ -67,6 +67,14 @@ def most_trials(space: Space, records: Sequence[Trial], *, ended: bool) -> int |
     return configurations if space.run_cap is None else min(space.run_cap, configurations)
 
 
+def reached_run_cap(space: Space, records: Sequence[Trial]) -> int | None:
+    """Return the run cap if all its trials are there and a larger one would bring more, else None."""
+    if space.run_cap is None or budget.run_cap_count(space, records) < space.run_cap:
+        return None
+    is_covered = space.search.method == "grid" and not Grid(space).left(records)
+    return None if is_covered else space.run_cap
+
+
 def _reached_limits(experiment: Experiment, amendment: Amendment, records: Sequence[Trial]) -> list[str]:
     """Return each new limit that the sweep has reached already, as a clause."""
     cap, found = amendment.changes.get("run_cap"), []

@@ -14,10 +14,9 @@ from sweeps.export import held_out
 from sweeps.export import table as tables
 from sweeps.export.gain import gain
 from sweeps.operations import confirmation
-from sweeps.operations.limits import most_trials
+from sweeps.operations.limits import most_trials, reached_run_cap
 from sweeps.programs.kinds import program_of
 from sweeps.search.confirm import rounds
-from sweeps.search.grid import Grid
 from sweeps.search.stop_rule import Standing
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
@@ -117,7 +116,7 @@ def _next_steps(
             add("No trial has a result. What stands in their way:", f"sweep doctor {at}")
     if is_open or any(not record.finished for record in searched):
         count = budget.run_cap_count(space, [record for record in searched if record.finished])
-        of = f"{count} of {space.run_cap}" if space.run_cap else str(count)
+        of = str(count) if (most := document["run_cap"]) is None else f"{count} of {most}"
         ended = f"The search is not over: {of} trials have ended"
         state = control.read(experiment.store)
         if spent := budget.reached_limit(space, records, experiment.store.now()):
@@ -140,7 +139,7 @@ def _next_steps(
         if standing is not None and standing.ended:
             done = f"{str(standing)[0].upper()}{str(standing)[1:]}"
             add(f"{done}. Go on{then}", f"sweep extend --expected-gain none {at}{worker}")
-        elif space.run_cap and not (space.search.method == "grid" and not Grid(space).left(records)):
+        elif reached_run_cap(space, records):
             add(f"Search on{gain}{then}", f"sweep extend --run-cap +{space.run_cap} {at}{worker}")
     if has_result:
         add("All trials as a table:", f"sweep export trials.csv {at}")

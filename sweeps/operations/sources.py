@@ -12,6 +12,7 @@ from pathlib import Path
 from sweeps.errors import DamagedObject, InputError, SweepNotFound
 from sweeps.experiment import SWEEP_KEY, Experiment
 from sweeps.export import table
+from sweeps.operations.limits import most_trials
 from sweeps.operations.opening import sweeps_near
 from sweeps.space import space_json
 from sweeps.space.definition import (
@@ -121,10 +122,10 @@ def _read(url: str, space: Space, on_notice: Callable[[str], None]) -> Source:
 
 
 def progress(experiment: Experiment, records: list[Trial]) -> list[str]:
-    """Return how many trials of a sweep have ended, in a line; none if all of its run cap have."""
-    space, cap = experiment.space, experiment.space.run_cap
+    """Return how many trials of a sweep have ended, in a line; none if all of its run cap or grid have."""
+    space, most = experiment.space, most_trials(experiment.space, records, ended=False)
     ended = budget.run_cap_count(space, [record for record in records if record.finished])
-    return [f"{ended} of its {cap} trials have ended"] if cap is not None and ended < cap else []
+    return [f"{ended} of its {most} trials have ended"] if most is not None and ended < most else []
 
 
 def trials_at_rest(experiment: Experiment, where: str) -> list[Trial]:

@@ -11,7 +11,7 @@ from sweeps.experiment import Experiment
 from sweeps.export import table
 from sweeps.export.gain import gain
 from sweeps.operations import confirmation
-from sweeps.operations.limits import document, format_limit
+from sweeps.operations.limits import document, format_limit, most_trials
 from sweeps.operations.opening import exists, sweep_names
 from sweeps.search.allocation import ASK_KEY
 from sweeps.search.confirm import rounds
@@ -104,7 +104,10 @@ def history_rows(experiment: Experiment) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["at"])
 
 
-COLUMNS = ("name", "state", "trials", "run_cap", "running", "metric", "best", "last_change", "searched")
+COLUMNS = (
+    *("name", "state", "trials", "run_cap", "running", "metric", "best", "last_change", "searched"),
+    "most_trials",
+)
 """Fields of a row of `sweep_rows`, in their order."""
 
 
@@ -112,7 +115,8 @@ def sweep_rows(url: str) -> list[dict[str, Any]]:
     """Return a row for each sweep in a folder of sweeps, or for the one at the URL itself.
 
     Of a damaged one `state` says so.
-    `trials` are all that it has, `searched` those that its run cap counts.
+    `trials` are all that it has, `searched` those that its run cap counts, `most_trials` how many of these
+    there will be: those of the run cap, or of a grid that has fewer.
     """
     names = sweep_names(url)
     if not names and exists(open_store(url)):
@@ -143,4 +147,5 @@ def _row(url: str, name: str) -> dict[str, Any]:
         "best": None if best is None else best.metrics.get(space.metrics()[0]),
         "last_change": max(times, default=None),
         "searched": budget.run_cap_count(space, records),
+        "most_trials": most_trials(space, records, ended=False),
     }

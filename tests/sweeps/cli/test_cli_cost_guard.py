@@ -31,6 +31,13 @@ parameters:
 fidelity: {size: {cost: [0.1, 1]}}
 run_cap: 10
 """
+GRID = """\
+name: case
+objectives: [{metric: loss}]
+program: {function: "m:f"}
+parameters: {x: {values: [1, 2, 3]}, n: {values: [1, 2]}}
+search: {method: grid}
+"""
 PRICED = ("launch", "local", "--devices", "none", "--price", "RunPod H100")
 
 
@@ -83,6 +90,32 @@ def test_a_users_own_trials_below_the_target_are_cheap_and_not_under_the_run_cap
         name="case", storage="x", folder=tmp_path, workers=2, command=("true",), dollars_per_hour=10.0
     )
     assert "about $60.00 and 3.0 hours for what is left" in cost_guard.cost_of(pool, 2, experiment)
+
+
+@pytest.mark.parametrize("cap", ["run_cap: 20", ""])
+def test_pool_costs_what_is_left_of_a_grid(tmp_path, cap):
+    """Six configurations, whatever the run cap: two of an hour are left."""
+    space = loads(f"{GRID}{cap}\n", "space.yaml")
+    experiment = Experiment.create(LocalStore(tmp_path / "case"), space)
+    for index in range(4):
+        attempt = Attempt(attempt=1, worker="w", start=0.0, end=3600.0, reason="completed")
+        put(
+            experiment.store,
+            Trial(
+                trial=index,
+                status="completed",
+                parameters={"x": 1 + index // 2, "n": 1 + index % 2},
+                generator="grid",
+                metrics={"loss": 1.0},
+                history=(attempt,),
+                started=0.0,
+                ended=3600.0,
+            ),
+        )
+    pool = Pool(
+        name="case", storage="x", folder=tmp_path, workers=2, command=("true",), dollars_per_hour=10.0
+    )
+    assert "about $20.00 and 1.0 hours for what is left" in cost_guard.cost_of(pool, 2, experiment)
 
 
 def test_above_the_limit_nothing_starts_without_a_yes(sweep, space_file, started, monkeypatch):

@@ -210,7 +210,7 @@ class TestList:
 
     def test_csv_has_its_header_without_a_sweep(self, sweep, finished):
         header = sweep("list", "--format", "csv").out.splitlines()[0]
-        assert header == "name,state,trials,run_cap,running,metric,best,last_change,searched"
+        assert header == "name,state,trials,run_cap,running,metric,best,last_change,searched,most_trials"
         assert sweep("list", "--storage", "nowhere", "--format", "csv").out == f"{header}\n"
 
     def test_a_bucket_has_its_sweeps_too(self, sweep, gcs, monkeypatch, space_file):

@@ -238,6 +238,7 @@ class TestAskAndTell:
         ("cap", "end"),
         [
             ("", "all configurations of the grid are handed out, none is left"),
+            ("run_cap: 2", "all configurations of the grid are handed out, none is left"),
             ("run_cap: 1", "the run cap of 1 trial is reached; `sweep extend --run-cap N` raises it"),
         ],
     )
@@ -246,7 +247,7 @@ class TestAskAndTell:
         head = space_file.read_text().partition("parameters:")[0]
         space_file.write_text(head + grid)
         sweep("init", str(space_file))
-        for _ in range(1 if cap else 2):
+        for _ in range(1 if cap == "run_cap: 1" else 2):
             self.ask(sweep)
         ran = sweep("ask")
         assert (ran.status, ran.err) == (1, f"sweep: {end}\n")

@@ -21,6 +21,7 @@ from analysis.report.contents import contents
 from sweeps.experiment import Experiment
 from sweeps.export import table as export
 from sweeps.operations.report import report_document
+from sweeps.operations.sources import progress
 from sweeps.storage.local import LocalStore
 from sweeps.trials import record as trial
 from sweeps.trials.lifecycle import Complete
@@ -98,8 +99,17 @@ class TestStatus:
             experiment.apply(record.trial, Complete(worker="w", attempt=1, metrics=metrics))
             cost = next(line for line in sweep("status").out.splitlines() if line.startswith("cost"))
             assert ", about $8.00 when all 4 are done" in cost
-            page = contents(report_document(experiment, experiment.trials()))
-            assert page.cost.expected == 8.0
+            document = report_document(experiment, experiment.trials())
+            assert contents(document).cost.expected == 8.0
+            ended = f"{record.trial + 1} of 4"
+            assert f"trials  {ended}: " in sweep("status").out
+            assert f"  {ended}  " in sweep("list").out
+            if record.trial < 3:
+                assert f"The search is not over: {ended} trials have ended" in document["next"][0]["text"]
+                assert progress(experiment, experiment.trials()) == [
+                    f"{record.trial + 1} of its 4 trials have ended"
+                ]
+        assert progress(experiment, experiment.trials()) == []
 
     def test_a_running_trial_is_shown_with_its_worker(self, sweep, space_file):
         url = sweep("init", str(space_file)).out.strip()

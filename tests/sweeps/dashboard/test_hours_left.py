@@ -99,6 +99,7 @@ def test_grid_ends_with_its_configurations(run_cap: int | None) -> None:
     part = [*(grid_trial(index) for index in range(3)), grid_trial(3, "running")]
     found = summary(view_of(space, part))
     assert (found["state"], found["hours_left"], found["cost"].expected) == ("open", 3.0, 12.0)
+    assert (found["searched"], found["most_trials"]) == (4, 6)
     found = summary(view_of(space, [grid_trial(index) for index in range(6)]))
     assert (found["state"], found["hours_left"], found["cost"].expected) == ("done", None, 12.0)
 
