@@ -29,6 +29,7 @@ from runners.pools.script import worker_script
 from runners.tend import supervise_worker
 from sweeps.text.atomic_file import OWNER_EXECUTABLE, write_atomic
 from sweeps.text.counted import counted
+from sweeps.text.installation import install_command
 
 NAME = "slurm"
 SCRIPT = "worker.sh"
@@ -91,7 +92,7 @@ class Slurm:
         try:
             from submitit.slurm.slurm import _make_sbatch_string
         except ImportError:
-            raise EngineMissing(NAME, "the package submitit", "pip install 'stagesweep[slurm]'") from None
+            raise EngineMissing(NAME, "the package submitit", install_command("slurm")) from None
         command = f"{_python(pool)} -u -m submitit.core._submit {shlex.quote(str(pool.folder))}"
         count = pool.workers if pool.workers > 1 else None
         text = _make_sbatch_string(command=command, folder=pool.folder, map_count=count, **parameters(pool))
@@ -160,7 +161,7 @@ class Slurm:
         try:
             version = f"submitit {importlib.metadata.version('submitit')}"
         except importlib.metadata.PackageNotFoundError:
-            return Health(state="missing", detail="no submitit", remedy="pip install 'stagesweep[slurm]'")
+            return Health(state="missing", detail="no submitit", remedy=install_command("slurm"))
         if missing := [
             name for name in ("sbatch", "srun", "squeue", "scancel") if shutil.which(name) is None
         ]:

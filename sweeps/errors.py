@@ -159,7 +159,7 @@ def unreadable(key: str, error: Exception, location: str, reason: str = "") -> D
     return DamagedObject(key, reason or str(error), location)
 
 
-UPDATE = "update this machine: pip install -U stagesweep"
+UPDATE = "update this machine: pip install -U /path/to/stagesweep"
 _REPAIR = (
     "put the original back, or let `sweep repair --yes` move it to quarantine/ (`sweep doctor` says more)"
 )

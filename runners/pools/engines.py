@@ -11,6 +11,7 @@ from typing import cast
 from runners.errors import EngineMissing, PoolError
 from runners.pools.pool import Pool
 from runners.pools.runner import Runner
+from sweeps.text.installation import install_command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +63,7 @@ def require(name: str) -> None:
     """Raise `EngineMissing` where the engine's Python package is not installed."""
     engine = ENGINES[name]
     if engine.package and not _is_installed(engine.package):
-        raise EngineMissing(
-            name, f"the package {engine.package}", f"pip install 'stagesweep[{engine.extra}]'"
-        )
+        raise EngineMissing(name, f"the package {engine.package}", install_command(engine.extra))
 
 
 def _is_installed(module: str) -> bool:

@@ -55,7 +55,10 @@ def read(folder: Path) -> Launched | None:
     try:
         document = from_json(read_regular(folder / FILE))
         if isinstance(document["schema"], int) and document["schema"] > SCHEMA:
-            remedy = "a later version of stagesweep wrote it; update this machine: pip install -U stagesweep"
+            remedy = (
+                "a later version of stagesweep wrote it; "
+                "update this machine: pip install -U /path/to/stagesweep"
+            )
         if document["schema"] != SCHEMA:
             raise ValueError(f"schema is {document['schema']!r}, this version reads {SCHEMA}")
         document["pool"]["folder"] = str(folder)

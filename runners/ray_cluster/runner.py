@@ -19,9 +19,10 @@ from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerS
 from runners.pools.script import worker_script
 from runners.ray_cluster.pool_job import work_on_host
 from sweeps.text.counted import counted
+from sweeps.text.installation import install_command
 
 NAME = "ray"
-REMEDY = "pip install 'stagesweep[ray]'"
+REMEDY = install_command("ray")
 _OPTIONS = {"address", "resources", "memory", "runtime_env"}
 _STATES: dict[str, WorkerState] = {"RUNNING": "running", "FINISHED": "done", "FAILED": "failed"}
 # `ray job status` reports the end of a job in a sentence.

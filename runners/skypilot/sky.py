@@ -11,11 +11,10 @@ import click
 from runners.errors import EngineFailed
 from runners.pools.program import parse_json, require_command, run_command
 from runners.pools.runner import Notify
+from sweeps.text.installation import install_command
 
 NAME = "skypilot"
-REMEDY = (
-    "pip install 'stagesweep[skypilot]', in an environment of its own if you like, and put sky on the PATH"
-)
+REMEDY = f"{install_command('skypilot')}, in an environment of its own if you like, and put sky on the PATH"
 TIMEOUT_S = 600.0  # its server may have to start first, and its controller's machine
 # The error of sky where its controller was never started, or sleeps.
 _NO_CONTROLLER = "No in-progress managed jobs"

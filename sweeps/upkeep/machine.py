@@ -26,6 +26,7 @@ from sweeps.storage.base import NotFound, Store
 from sweeps.storage.keys import SWEEP_KEY
 from sweeps.storage.objects.bucket import BucketStore
 from sweeps.storage.objects.store import ObjectStore
+from sweeps.text.installation import install_command
 from sweeps.text.shorten import shown_bytes
 from sweeps.upkeep.repair import Finding
 from sweeps.upkeep.runs import folder_size
@@ -253,7 +254,7 @@ def _devices(root: Path) -> tuple[str, list[Finding]]:
                 kind="device",
                 what="there is a TPU, but torch_xla is not installed",
                 where=f"/{tpu}",
-                remedy=f"pip install '{DISTRIBUTION}[tpu]'",
+                remedy=install_command("tpu"),
             )
         )
     elif _version("torch_xla"):

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from sweeps.text.installation import install_command
 from sweeps.text.shorten import one_line
 from trainer.config.data import HubConfig
 from trainer.errors import ConfigError, DataError, MachineError
 from trainer.models import network
-
-_INSTALL = "python -m pip install 'stagesweep[hub]'"
 
 
 def dataset_files(config: HubConfig) -> tuple[str, ...]:
@@ -30,7 +29,7 @@ def dataset_files(config: HubConfig) -> tuple[str, ...]:
         import datasets
     except ImportError:
         raise MachineError(
-            f"reading from the hub takes the package `datasets`, which is not here: {_INSTALL}",
+            f"reading from the hub takes the package `datasets`, which is not here: {install_command('hub')}",
             key="data.name",
         ) from None
     datasets.disable_progress_bars()

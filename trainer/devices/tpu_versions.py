@@ -17,11 +17,12 @@ from importlib import metadata
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from sweeps.text.installation import install_command
 from trainer.errors import MachineError
 
 PYTHON = "python"
 _PYTHONS = ">=3.11,<3.14"  # for which there are wheels of torch_xla 2.9.0, and of jax
-_NEW_ENVIRONMENT = "python3.11 -m venv ~/venv && source ~/venv/bin/activate && pip install 'stagesweep[tpu]'"
+_NEW_ENVIRONMENT = "python3.11 -m venv ~/venv && source ~/venv/bin/activate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +101,7 @@ def misfits(versions: Mapping[str, str], *, tpu: bool) -> list[Misfit]:
     python = versions[PYTHON]
     if not _fits(python, _PYTHONS):
         what = f"Python {python} is not {_PYTHONS}: there is no torch_xla 2.9.0 for it"
-        remedy = _NEW_ENVIRONMENT
+        remedy = f"{_NEW_ENVIRONMENT} && {install_command('tpu')}"
         return [Misfit(name=PYTHON, present=python, what=what, remedy=remedy, needed=True)]
     found = []
     for package in MATRIX:

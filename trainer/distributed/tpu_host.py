@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from sweeps.text.installation import install_command
 from trainer.errors import MachineError
 
-INSTALL = "pip install 'stagesweep[tpu]'"
 VARIABLE = "PJRT_DEVICE"
 _KEY = "device.type"
 _ROOT = Path("/")
@@ -46,7 +46,9 @@ def uses_xla(kind: str, environment: Mapping[str, str] = os.environ, root: Path 
     if not target:
         _refuse_unset(kind, root)
     if find_spec("torch_xla") is None:
-        raise MachineError(f"torch_xla is not installed; {INSTALL}, or write device=cpu", key=_KEY)
+        raise MachineError(
+            f"torch_xla is not installed; {install_command('tpu')}, or write device=cpu", key=_KEY
+        )
     if target == "TPU":
         if not chip_files(root):
             raise MachineError(

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from sweeps.text.installation import install_command
 from trainer.config import Config
 from trainer.errors import MachineError
 from trainer.evaluations.student import FinishedStudent
@@ -36,7 +37,7 @@ def evaluate(student: FinishedStudent) -> Mapping[str, float]:
 def check_package(config: Config) -> None:
     """Raise MachineError if the package is not installed."""
     if importlib.util.find_spec("lm_eval") is None:
-        raise MachineError("needs lm-evaluation-harness: pip install 'stagesweep[eval]'", key="hooks.names")
+        raise MachineError(f"needs lm-evaluation-harness: {install_command('eval')}", key="hooks.names")
 
 
 evaluate.check = check_package  # type: ignore[attr-defined]  # read by `check_hooks`

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+from sweeps.text.installation import install_command
 from trainer.export import ExportError
 from trainer.export.adapters import FOLDER, read_adapters_back, refuse_adapters, take_adapters, write_adapters
 from trainer.export.readback import read_back
@@ -63,7 +64,7 @@ def export(saved: SavedStudent, out: Path, *, form: Form) -> Exported:
     if bitnet and find_spec("accelerate") is None:
         raise ExportError(
             "transformers loads BitNet checkpoints with accelerate, which is not installed; "
-            "write: pip install 'stagesweep[export]'"
+            f"write: {install_command('export')}"
         )
     found = tensors(student, target, form)
     temporary = out.with_name(f"{out.name}-{os.getpid()}-unfinished")

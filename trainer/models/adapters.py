@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from sweeps.text.installation import install_command
 from trainer.config import RecoveryConfig
 from trainer.errors import ConfigError, MachineError
 from trainer.quant.ternary import TernaryLinear
@@ -49,7 +50,7 @@ def require_package(key: str) -> None:
         import peft  # noqa: F401 - a release that does not go with transformers is to fail here, not later
     except ImportError as error:
         raise MachineError(
-            f"adapters need the package peft ({error}); pip install 'stagesweep[lora]'", key=key
+            f"adapters need the package peft ({error}); {install_command('lora')}", key=key
         ) from error
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from sweeps.text.installation import install_command
 from trainer.cache import artifact
 from trainer.errors import ConfigError, MachineError
 from trainer.models import gguf_header, pretrained
@@ -92,7 +93,7 @@ def require_package(key: str) -> None:
         version("gguf")
     except PackageNotFoundError:
         raise MachineError(
-            "GGUF files need the package gguf, which is not installed: pip install 'stagesweep[gguf]'",
+            f"GGUF files need the package gguf, which is not installed: {install_command('gguf')}",
             key=key,
         ) from None
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from sweeps.text.counted import counted
+from sweeps.text.installation import install_command
 from trainer.config import Config, OptimizerConfig, ScaleRuleConfig
 from trainer.devices.device import Device
 from trainer.devices.lazy_tensor import is_lazy, set_value, to_device
@@ -383,5 +384,5 @@ def _require_bitsandbytes(key: str) -> None:
     """Raise MachineError if bitsandbytes is not installed; `key` is the optimizer's in the configuration."""
     if find_spec("bitsandbytes") is None:
         raise MachineError(
-            "adamw_8bit needs bitsandbytes; pip install 'stagesweep[bnb]', or write adamw", key=f"{key}.type"
+            f"adamw_8bit needs bitsandbytes; {install_command('bnb')}, or write adamw", key=f"{key}.type"
         )

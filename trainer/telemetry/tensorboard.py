@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from sweeps.text.installation import install_command
 from sweeps.text.regular_file import open_regular
 from sweeps.text.shorten import one_line
 from trainer.errors import MachineError
@@ -28,7 +29,7 @@ def require_package() -> None:
     """Raise MachineError if tensorboardX is not installed."""
     if find_spec("tensorboardX") is None:
         raise MachineError(
-            "needs a package that is not here; pip install 'stagesweep[tensorboard]', or write false",
+            f"needs a package that is not here; {install_command('tensorboard')}, or write false",
             key="telemetry.tensorboard",
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from sweeps.errors import InputError
 from sweeps.storage.retries import Transient
+from sweeps.text.installation import install_command
 
 _FILES = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
 _CREDENTIALS = frozenset(
@@ -72,7 +73,7 @@ def provider(profile: str) -> Any:
     except ImportError:
         export = f"aws configure export-credentials --profile {shlex.quote(profile)} --format env"
         raise Unsigned(
-            f"it takes boto3 to read: pip install 'stagesweep[aws]', or put the keys into the environment: "
+            f"it takes boto3 to read: {install_command('aws')}, or put the keys into the environment: "
             f'`eval "$({export})"`'
         ) from None
     # It logs a traceback for each renewal that fails; what `renew` raises says it in one line.

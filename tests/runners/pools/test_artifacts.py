@@ -6,6 +6,7 @@ UPDATE_GOLDEN=1 rewrites the files.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from runners.errors import EngineMissing, PoolError
 from runners.pools import engines
 from runners.pools.engines import EVERYWHERE, check, check_storage, require, runner
 from runners.pools.pool import Pool, worker_command
+from sweeps.text.installation import install_command
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "runners"
 ADDITIONAL: dict[str, dict[str, object]] = {"kubernetes": {"accelerator": "nvidia-tesla-a100"}}
@@ -102,5 +104,5 @@ def test_an_engine_that_is_not_installed_is_missed_in_one_line(
     monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setitem(engines.ENGINES, "toy", engines.Engine(module="toy", package=package, extra="toy"))
-    with pytest.raises(EngineMissing, match=rf"{package}.*'stagesweep\[toy\]'"):
+    with pytest.raises(EngineMissing, match=rf"{package}.*{re.escape(install_command('toy'))}"):
         require("toy")

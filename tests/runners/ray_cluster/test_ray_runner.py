@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from runners.pools import program
 from runners.pools.pool import Pool
 from runners.pools.runner import WorkerStatus
 from runners.ray_cluster.runner import RUNNER, submit
+from sweeps.text.installation import install_command
 
 
 @pytest.fixture
@@ -148,6 +150,6 @@ def test_options_that_ray_would_not_take_are_refused() -> None:
 
 def test_without_ray_the_runner_says_what_to_install(ray: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "find_command", lambda name: None)
-    with pytest.raises(EngineMissing, match=r"pip install 'stagesweep\[ray\]'"):
+    with pytest.raises(EngineMissing, match=re.escape(install_command("ray"))):
         RUNNER.up(a_pool(ray), lambda line: None)
     assert RUNNER.health().state == "missing"

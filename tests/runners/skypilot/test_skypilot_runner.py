@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from runners_pools import plain
 
 from runners.errors import EngineFailed, EngineMissing, PoolError
 from runners.skypilot.runner import RUNNER
+from sweeps.text.installation import install_command
 
 STAND_IN = r"""#!/bin/bash
 printf '%s\n' "$@" > "$HERE/call$(ls "$HERE" | grep -c '^call')"
@@ -137,6 +139,6 @@ def test_what_sky_says_last_is_told_where_it_fails(server, tmp_path, monkeypatch
 def test_without_sky_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(EngineMissing, match=r"command sky.*'stagesweep\[skypilot\]'"):
+    with pytest.raises(EngineMissing, match=rf"command sky.*{re.escape(install_command('skypilot'))}"):
         RUNNER.up(replace(PLAIN, folder=tmp_path), print)
     assert RUNNER.health().state == "missing"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sweeps.text.installation import install_command
 from sweeps.upkeep import machine
 from trainer import cache
 
@@ -146,7 +147,7 @@ def test_a_tpu_needs_torch_xla_and_the_torch_that_goes_with_it(bare, tmp_path, m
     (bare / "dev" / "accel0").touch()
     facts, (missing,) = machine.examine(bare)
     assert "TPU" in facts["devices"]
-    assert missing.remedy == "pip install 'stagesweep[tpu]'"
+    assert missing.remedy == install_command("tpu")
     installed(tmp_path, "torch_xla", "2.9.0")
     installed(tmp_path, "libtpu", "0.0.23")
     torch_is("2.13.0", tmp_path, monkeypatch)

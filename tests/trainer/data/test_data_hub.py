@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from data_texts import STREAM, numbered, write_lines, write_parquet
 
+from sweeps.text.installation import install_command
 from trainer.api import check
 from trainer.config import HubConfig
 from trainer.data import hub
@@ -144,7 +146,7 @@ def test_without_the_package_one_line_says_how_to_get_it(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MachineError, match=r"^data\.name: .*stagesweep\[hub\]"):
+    with pytest.raises(MachineError, match=rf"^data\.name: .*{re.escape(install_command('hub'))}"):
         hub.dataset_files(config(dataset))
 
 

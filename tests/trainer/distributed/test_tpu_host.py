@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from sweeps.text.installation import install_command
 from trainer.distributed import tpu_host
 from trainer.errors import ConfigError
 
@@ -85,7 +87,7 @@ def test_silent_fallback_to_the_cpu_is_refused(
 
 def test_missing_torch_xla_names_the_install_command(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tpu_host, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'stagesweep\[tpu\]'"):
+    with pytest.raises(ConfigError, match=re.escape(install_command("tpu"))):
         tpu_host.uses_xla("xla", {"PJRT_DEVICE": "CPU"}, machine)
 
 

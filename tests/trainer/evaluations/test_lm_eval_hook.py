@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweeps.text.installation import install_command
 from trainer.api import check
 from trainer.errors import MachineError
 from trainer.evaluations import lm_eval
@@ -60,7 +62,7 @@ def test_a_task_of_ones_own_is_scored(tmp_path: Path) -> None:
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MachineError, match=r"'stagesweep\[eval\]'"):
+    with pytest.raises(MachineError, match=re.escape(install_command("eval"))):
         lm_eval.check_package(check([]))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 
 import pytest
 import torch
 from torch import nn
 
+from sweeps.text.installation import install_command
 from trainer.api import check
 from trainer.devices.device import Device
 from trainer.errors import ConfigError, MachineError
@@ -156,5 +158,5 @@ def test_a_student_without_such_layers_is_refused_in_one_line() -> None:
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(MachineError, match=r"^a.key: .*'stagesweep\[lora\]'$"):
+    with pytest.raises(MachineError, match=rf"^a.key: .*{re.escape(install_command('lora'))}$"):
         require_package("a.key")

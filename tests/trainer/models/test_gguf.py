@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 
+from sweeps.text.installation import install_command
 from trainer.api import check
 from trainer.cache import artifact
 from trainer.data.remote import local_folder
@@ -173,7 +175,7 @@ def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         raise gguf.PackageNotFoundError(name)
 
     monkeypatch.setattr(gguf, "version", missing)
-    with pytest.raises(ConfigError, match=r"pip install 'stagesweep\[gguf\]'"):
+    with pytest.raises(ConfigError, match=re.escape(install_command("gguf"))):
         gguf.convert(tmp_path / "small.gguf")
 
 
@@ -377,5 +379,5 @@ def test_machine_without_the_package_hands_the_trial_to_another(monkeypatch: pyt
 
     gguf.require_package("model.name")
     monkeypatch.setattr(gguf, "version", version)
-    with pytest.raises(MachineError, match=r"^model\.name: .*'stagesweep\[gguf\]'$"):
+    with pytest.raises(MachineError, match=rf"^model\.name: .*{re.escape(install_command('gguf'))}$"):
         gguf.require_package("model.name")

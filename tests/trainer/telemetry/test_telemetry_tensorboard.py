@@ -12,6 +12,7 @@ import pytest
 from telemetry_steps import begun, lines_of, step
 from tensorboardX.proto.event_pb2 import Event
 
+from sweeps.text.installation import install_command
 from trainer import __main__ as program
 from trainer.telemetry import tensorboard
 from trainer.telemetry.run import Telemetry
@@ -121,5 +122,5 @@ def test_missing_tensorboard_package_is_refused_early(
     assert status == 2
     err = capsys.readouterr().err
     assert err.startswith("trainer: error: not on this machine: telemetry.tensorboard: ")
-    assert "'stagesweep[tensorboard]'" in err
+    assert install_command("tensorboard") in err
     assert not (tmp_path / "run").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from sweeps.errors import InputError, StoreUnavailable
 from sweeps.storage.objects.s3 import S3Client
 from sweeps.storage.objects.store import ObjectStore
 from sweeps.storage.retries import RetryPolicy
+from sweeps.text.installation import install_command
 from sweeps.upkeep.machine import examine_store
 
 QUICK = RetryPolicy(total_s=10.0, attempt_s=5.0, first_wait_s=0.02, longest_wait_s=0.1)
@@ -261,7 +263,9 @@ def test_malformed_file_of_profiles_tells_no_secret(url, tmp_path, text, line):
 def test_missing_boto3_is_one_line(s3, url, tmp_path, monkeypatch):
     write(tmp_path, "credentials", f"[default]\n{KEYS}")
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(InputError, match=r"pip install 'stagesweep\[aws\]'.*--profile default") as raised:
+    with pytest.raises(
+        InputError, match=rf"{re.escape(install_command('aws'))}.*--profile default"
+    ) as raised:
         ObjectStore(url, endpoint=s3.door("a"), retries=QUICK).read("k")
     assert "\n" not in str(raised.value)
 
