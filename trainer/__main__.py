@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None, stop: StopSignal | None = None)
     except ConfigError as error:
         return _report_error([f"error: {each}" for each in error.errors], error)
     except UnreachableError as error:
-        return _report_error([f"error: lost the network: {error}"], error)
+        return _report_error([f"error: {error.what}: {error}"], error)
     except TrainerError as error:
         return _report_error([f"error: {error}"], error)
 

@@ -11,6 +11,7 @@
     │   ├── TokenizerError       1   there is no such tokenizer, or it cannot be used
     │   └── MissingError         1   there is no such file or folder, or no installed package opens it
     ├── UnreachableError     1   the network, or a service in it, is down; another attempt may succeed
+    │   └── HangingDiskError     1   a disk, or a file system that is mounted, gives no answer
     └── TeacherServerError   1   the teacher's server refused a request, or gave an invalid answer
 
 A message says in one line what is wrong, where, and what to do instead. Imports nothing: `trainer.api`
@@ -163,8 +164,16 @@ class MissingError(DataError):
 class UnreachableError(TrainerError):
     """A service over the network gave no answer for long, or said that it cannot now.
 
-    `python -m trainer` says `lost the network`, so that a sweep tries the trial again.
+    `python -m trainer` begins with `what`, so that a sweep tries the trial again.
     """
+
+    what = "lost the network"
+
+
+class HangingDiskError(UnreachableError):
+    """Files in a folder, on a disk or a network file system, gave no answer for long."""
+
+    what = "a disk or a mount hangs"
 
 
 class TeacherServerError(TrainerError):

@@ -55,7 +55,9 @@ _LOST_WORDS = re.compile(
     r"|watchdog caught collective operation timeout)",
     re.IGNORECASE,
 )
-_LOST_BY_TRAINER = re.compile(r"^trainer: (?:process \d+: )?error: lost the network: ", re.MULTILINE)
+_LOST_BY_TRAINER = re.compile(
+    r"^trainer: (?:process \d+: )?error: (?:lost the network|a disk or a mount hangs): ", re.MULTILINE
+)
 _DISK_FAILED = re.compile(
     r"\b(?:no space left on device|disk quota exceeded|read-only file system|input/output error"
     r"|stale (?:nfs )?file handle|transport endpoint is not connected)",

@@ -24,7 +24,7 @@ from trainer import __main__ as program
 from trainer import api
 from trainer.config.compose import groups, keys
 from trainer.config.usage import meanings
-from trainer.errors import UnreachableError
+from trainer.errors import HangingDiskError, UnreachableError
 
 pytestmark = pytest.mark.usefixtures("keep_signals")
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -112,22 +112,33 @@ def test_divergence_ends_with_70(
     assert not (run_dir / api.RESULT_FILE).exists()  # not even the earlier run's
 
 
-def test_lost_network_is_said_in_the_words_that_a_sweep_reads(
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            UnreachableError("cannot read gs://b/x.parquet: HttpError: 503"),
+            "lost the network: cannot read gs://",
+        ),
+        (HangingDiskError("no training text has come"), "a disk or a mount hangs: no training text has come"),
+    ],
+)
+def test_what_may_pass_is_said_in_the_words_that_a_sweep_reads(
+    error: UnreachableError,
+    words: str,
     small: tuple[str, ...],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def prepare_inputs(*_: object) -> None:
-        raise UnreachableError("cannot read gs://b/x.parquet: HttpError: Service Unavailable, 503")
+        raise error
 
     monkeypatch.setattr("trainer.data.inputs.prepare_inputs", prepare_inputs)
     assert program.main([*small, f"run_dir={tmp_path}/run"]) == 1
-    error = capsys.readouterr().err
-    assert error == (
-        "trainer: error: lost the network: cannot read gs://b/x.parquet: HttpError: Service Unavailable, 503\n"
-    )
-    assert network_was_lost(error)
+    line = capsys.readouterr().err
+    assert line.startswith(f"trainer: error: {words}")
+    assert line.count("\n") == 1
+    assert network_was_lost(line)
 
 
 @pytest.mark.parametrize(

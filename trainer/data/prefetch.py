@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trainer.checkpoint.state import State
 from trainer.data.feed import Feed
-from trainer.errors import DataError, UnreachableError
+from trainer.errors import DataError, HangingDiskError, UnreachableError
 
 CLOSING_S = 5.0  # `close` waits so long for a thread in the middle of a read
 STALLED_S = 900.0  # without a batch; longer than all retries of reading a block
@@ -43,11 +43,12 @@ class Prefetched(Feed):
     Args:
         feed: from then on used by the thread alone; closed with this one.
         ahead: the most batches in the queue.
+        folder: where the text is read from; "" where it comes over the network.
         stalled_s: seconds without a batch until UnreachableError is raised.
     """
 
-    def __init__(self, feed: Feed, *, ahead: int, stalled_s: float = STALLED_S) -> None:
-        self._feed, self._ahead, self._stalled_s = feed, ahead, stalled_s
+    def __init__(self, feed: Feed, *, ahead: int, folder: str = "", stalled_s: float = STALLED_S) -> None:
+        self._feed, self._ahead, self._folder, self._stalled_s = feed, ahead, folder, stalled_s
         self._state = feed.state()
         self._worker: _Worker | None = None
         self._next: _Item | None = None
@@ -119,7 +120,11 @@ class Prefetched(Feed):
                 if not worker.thread.is_alive() and worker.items.empty():
                     return _Item(batch=None, state=None)
                 if time.monotonic() - began > self._stalled_s:
-                    raise UnreachableError(f"no training text has come for {self._stalled_s:g} s") from None
+                    problem = f"no training text has come for {self._stalled_s:g} s"
+                    if self._folder:
+                        advice = "check the disk or the mount"
+                        raise HangingDiskError(f"{problem} from {self._folder}; {advice}") from None
+                    raise UnreachableError(problem) from None
 
 
 class _Worker:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +71,12 @@ class Shards:
         if isinstance(self.format(), LinesFormat):  # a block may be smaller than a document
             return sum(-(-file.size // LARGEST_LINES_BLOCK) for file in self.files)
         return self.blocks
+
+    @property
+    def folder(self) -> str:
+        """Return the innermost folder of all files, or the one file; "" if some come over the network."""
+        is_local = all(file.is_local for file in self.files)
+        return os.path.commonpath([file.path for file in self.files]) if is_local else ""
 
     def epoch_order(self, seed: int, epoch: int) -> Order:
         """Return the numbers of all blocks [blocks], int64, shuffled by seed and epoch.

@@ -60,7 +60,8 @@ class StreamCorpus(Corpus):
         )
         # As many as lie between two lanes' reads: with four ahead, steps waited 36 % of the time, now 1 %.
         batch_bytes = 8 * (batch_size // world) * sequence_length
-        return Prefetched(feed, ahead=max(1, min(feed.burst + 2, AHEAD_BYTES // batch_bytes)))
+        ahead = max(1, min(feed.burst + 2, AHEAD_BYTES // batch_bytes))
+        return Prefetched(feed, ahead=ahead, folder=self.shards.folder)
 
 
 class StreamFeed(Feed):

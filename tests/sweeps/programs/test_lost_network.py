@@ -31,6 +31,7 @@ OTHERS = "\n".join([f"trainer: {LOST}", *(f"trainer: process {rank}: {LOST}" for
         "curl: (6) ssh: connect to host a port 22: No route to host",
         "trainer: error: lost the network: cannot read gs://b/x.parquet: HttpError: Service Unavailable, 503",
         "trainer: process 3: error: lost the network: no training text has come for 900 s",
+        "trainer: process 3: error: a disk or a mount hangs: no training text has come for 900 s from /mnt/text",
     ],
 )
 def test_a_lost_network(last):

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +15,12 @@ from trainer.checkpoint.state import State, StateError
 from trainer.data import prefetch
 from trainer.data.feed import Feed
 from trainer.data.prefetch import Prefetched
-from trainer.errors import DataError, UnreachableError
+from trainer.errors import DataError, HangingDiskError, UnreachableError
 
 AHEAD = 4
 
 
-def prefetched(feed: Feed, **more: float) -> Prefetched:
+def prefetched(feed: Feed, **more: Any) -> Prefetched:
     return Prefetched(feed, ahead=AHEAD, **more)
 
 
@@ -161,14 +162,22 @@ def test_hanging_read_does_not_delay_close(
     assert wait_for(lambda: not threads())
 
 
+@pytest.mark.parametrize(
+    ("folder", "kind", "message"),
+    [
+        ("", UnreachableError, r"no training text has come for 0\.3 s$"),
+        ("/mnt/a", HangingDiskError, r"for 0\.3 s from /mnt/a; check the disk or the mount$"),
+    ],
+)
 def test_hanging_read_is_reported(
-    monkeypatch: pytest.MonkeyPatch,
+    folder: str, kind: type[UnreachableError], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch, "CLOSING_S", 0.1)
     hanging = threading.Event()
-    feed = prefetched(Counting(at=0, happens=lambda: hanging.wait(30) and None), stalled_s=0.3)
-    with pytest.raises(UnreachableError, match=r"0\.3 s"):
+    feed = prefetched(Counting(at=0, happens=lambda: hanging.wait(30) and None), stalled_s=0.3, folder=folder)
+    with pytest.raises(UnreachableError, match=message) as raised:
         next(feed)
+    assert type(raised.value) is kind
     with pytest.raises(DataError, match="hangs"):
         feed.restore(State(values={"made": 0}))
     hanging.set()

@@ -25,13 +25,14 @@ from trainer.api import check
 from trainer.cache import ROOT_VARIABLE
 from trainer.checkpoint.state import State, StateError
 from trainer.config import StreamConfig
-from trainer.data import stream, tokenizer
+from trainer.data import prefetch, stream, tokenizer
 from trainer.data.corpus import HELD_OUT, SIDES, TEST, TRAIN, Corpus
 from trainer.data.feed import Feed
+from trainer.data.files import File
 from trainer.data.inputs import load
 from trainer.data.shards import BlockReader, open_shards
 from trainer.data.stream import StreamCorpus, lane_count
-from trainer.errors import ConfigError, DataError
+from trainer.errors import ConfigError, DataError, HangingDiskError, UnreachableError
 
 Make = Callable[..., Path]
 Load = Callable[[StreamConfig], StreamCorpus]
@@ -81,12 +82,30 @@ def test_every_training_document_is_shown_and_no_other(lanes: int, shards: Make,
     assert set(counted(tokens)) == set(TRAINED_ON)
 
 
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_text_that_hangs_is_on_a_disk_or_beyond_a_network(
+    is_remote: bool, shards: Make, opened: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, hanging = shards(), threading.Event()
+    corpus = opened(parquet_config(folder))
+    if is_remote:
+        monkeypatch.setattr(File, "is_local", False)
+    monkeypatch.setattr(BlockReader, "texts", lambda reader, block: hanging.wait(30) and 1 / 0)
+    monkeypatch.setitem(prefetch.Prefetched.__init__.__kwdefaults__, "stalled_s", 0.2)
+    monkeypatch.setattr(prefetch, "CLOSING_S", 0.1)
+    with feed_of(corpus) as feed, pytest.raises(UnreachableError) as raised:
+        next(feed)
+    hanging.set()
+    assert isinstance(raised.value, HangingDiskError) is not is_remote
+    assert (str(folder) in str(raised.value)) is not is_remote
+
+
 def test_batches_made_ahead_have_a_limit_in_bytes(
     shards: Make, opened: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are as many as hide the reading, if that is less: a batch here takes 4 x 8 x 8 bytes."""
     corpus, given = opened(parquet_config(shards(), lanes=4)), list[int]()
-    monkeypatch.setattr(stream, "Prefetched", lambda feed, ahead: given.append(ahead) or feed)
+    monkeypatch.setattr(stream, "Prefetched", lambda feed, ahead, folder: given.append(ahead) or feed)
     for limit in (stream.AHEAD_BYTES, 2 * 256 + 255, 1):
         monkeypatch.setattr(stream, "AHEAD_BYTES", limit)
         feed_of(corpus).close()
