@@ -114,10 +114,16 @@ class Release(_ByWorker):
 
 @dataclass(frozen=True, kw_only=True)
 class Expire:
-    """An observation by any worker: no heartbeat for `after_s` seconds."""
+    """An observation by any worker: no heartbeat for `after_s` seconds.
+
+    Args:
+        heartbeat: the last one that was observed; another is a sign of life, by whatever clock. None: the
+            record's.
+    """
 
     after_s: float
     max_attempts: int
+    heartbeat: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +261,8 @@ def _release(record: Trial, event: Release, now: float) -> Trial:
 def _expire(record: Trial, event: Expire, now: float) -> Trial:
     if not is_stale(record, now, event.after_s):
         raise _illegal(record, event, "its lease has not run out")
+    if event.heartbeat not in (None, record.heartbeat):
+        raise _illegal(record, event, "its worker has sent another heartbeat")
     heard = record.heartbeat or 0.0
     # Nobody may have looked for days, in which nothing ran.
     end = max(min(now, heard), record.started if record.started is not None else now)

@@ -221,8 +221,11 @@ def _missing_records(experiment: Experiment, survey: Survey) -> Iterator[Finding
 
 def _silent_trials(experiment: Experiment, survey: Survey) -> Iterator[Finding]:
     lease, where = experiment.space.lease, experiment.store.location
-    expire = lifecycle.Expire(after_s=lease.expire_s, max_attempts=lease.max_attempts)
     for record in survey.expired(lease.expire_s):
+        # Where a folder has the clock of who writes, this machine's may run ahead of the worker's for ever.
+        expire = lifecycle.Expire(
+            after_s=lease.expire_s, max_attempts=lease.max_attempts, heartbeat=record.heartbeat
+        )
         silent_s = survey.now - (record.heartbeat or 0.0)
         step = RepairStep(
             kind="expired",

@@ -72,15 +72,19 @@ def test_worker_that_is_back_after_an_outage_is_at_work(worker, waits, name):
     assert waits.seconds[0] > worker.space.lease.heartbeat_s
 
 
-def test_heartbeat_by_a_wrong_clock_is_a_sign_of_life(worker, waits, clock):
-    """The clock of a folder is that of the machine that writes."""
+def by_another_clock(clock, action: Callable[[], object]) -> Callable[[], None]:
+    """Do what a worker does whose clock is half an hour behind: a folder's may be that of who writes."""
 
-    def beat_late() -> None:
+    def act() -> None:
         clock.advance(-HOUR / 2)
-        beats(worker)()
+        action()
         clock.advance(HOUR / 2)
 
-    waits.meanwhile = beat_late
+    return act
+
+
+def test_heartbeat_by_a_wrong_clock_is_a_sign_of_life(worker, waits, clock):
+    waits.meanwhile = by_another_clock(clock, beats(worker))
     with pytest.raises(InputError, match=r"\(w\)"):
         lifetime.check_rename(Experiment.open(worker.store))
 
@@ -125,6 +129,24 @@ def test_repair_takes_no_trial_from_a_worker_that_is_back(worker, waits):
     assert repaired(Experiment.open(worker.store)) == [("expired", "overtaken")]
     assert waits.seconds == [25.0]
     assert worker.trial(0).status == "running"
+
+
+def test_repair_by_a_wrong_clock_takes_no_trial_from_a_living_worker(worker, waits, clock):
+    waits.meanwhile = by_another_clock(clock, beats(worker))
+    steps = plan(Experiment.open(worker.store), survey(worker.store))
+    (outcome,) = repair.carry_out_all(Experiment.open(worker.store), steps)
+    assert (outcome.step.kind, outcome.state) == ("expired", "overtaken")
+    assert "its worker has sent another heartbeat" in outcome.reason
+    assert worker.trial(0).status == "running"
+
+
+def test_repair_by_a_wrong_clock_leaves_the_lease_of_a_living_worker(experiment, waits, clock):
+    lease = ObjectLease(experiment.store, ASK_KEY, heartbeat_s=HOUR, expire_s=experiment.space.lease.expire_s)
+    with lease.held("w") as held:
+        assert held
+        clock.advance(HOUR)
+        waits.meanwhile = by_another_clock(clock, lambda: lease._write("w", lease._version))
+        assert repaired(Experiment.open(experiment.store)) == [("lock", "overtaken")]
 
 
 def test_repair_hands_a_dead_workers_trial_back(worker, waits):
