@@ -53,22 +53,29 @@ def verdicts(experiment: Experiment, records: Sequence[Trial], *, ended: bool | 
         sizes = stored_stages.sizes(experiment.store, [each.key for each in found])
     to_come: list[dict[str, Value]] = []  # certain to follow: repeats, and of a grid those that no trial has
     if found and ended is None:
-        ended = has_ended(experiment, records)
-        if (confirmation := rounds.of_store(experiment.store, list(records))) is not None:
+        confirmation = rounds.of_store(experiment.store, list(records))
+        ended = _has_ended(experiment, records, confirmed=confirmation is None or confirmation[1].finished)
+        if confirmation is not None and not ended:
             plan, standing = confirmation
-            ended = ended and standing.finished
             to_come += (plan.repeat(*due) for due in standing.due)
     if found and not ended and space.search.method == "grid":
         to_come += Grid(space).left(records)
     return retention.judge(space, records, ended=bool(ended), sizes=sizes, to_come=to_come)
 
 
-def has_ended(experiment: Experiment, records: Sequence[Trial]) -> bool:
-    """Return whether no trial is open and the search makes none: by the run cap, the grid or the budget."""
+def _has_ended(experiment: Experiment, records: Sequence[Trial], *, confirmed: bool) -> bool:
+    """Return whether no trial is open and none will be made.
+
+    The budget ends search and confirmation, run cap and grid the search alone.
+
+    Args:
+        confirmed: whether no confirmation was planned, or it is finished.
+    """
     if not all(record.finished for record in records):
         return False
-    reached = budget.reached_limit(experiment.space, records, experiment.store.now())
-    return bool(reached) or experiment.is_full(list(records))
+    if budget.reached_limit(experiment.space, records, experiment.store.now()):
+        return True
+    return confirmed and experiment.is_full(list(records))
 
 
 def discard(experiment: Experiment, key: str) -> bool:

@@ -161,6 +161,23 @@ def test_a_confirmation_keeps_what_its_next_repeats_start_from(space):
     assert by_records(experiment) == complete(experiment) == {key_of(0.1)}
 
 
+@pytest.mark.parametrize(
+    ("closed", "kept"),
+    [({"run_cap": 3}, {*KEEP, GONE}), ({"budget": Budget(wall_hours=1e-12)}, {key_of(0.1)})],
+    ids=["goes on", "halted by the budget"],
+)
+def test_confirmation_that_a_spent_budget_halts_keeps_nothing(space, closed, kept):
+    """Its repeats would never come, and nobody would remove anything after them."""
+    experiment = made(MemoryStore(), replace(staged(space), **closed))
+    finalists = tuple(
+        Finalist(trial=trial, parameters=experiment.trial(trial).parameters, first=1.0) for trial in (0, 1)
+    )
+    plan = Plan(metric="loss", goal="minimize", finalists=finalists, seed_name="seed", seeds=(11, 22), top=2)
+    store_plan(experiment.store, plan, None)
+    collect(experiment)
+    assert by_records(experiment) == complete(experiment) == kept
+
+
 @pytest.mark.parametrize("status", ["running", "pending"])
 def test_what_an_unfinished_trial_needs_stays(sweep, status):
     put(sweep.store, replace(done(3, 0.9, status=status, now=sweep.store.now()), stages=()))
