@@ -22,6 +22,7 @@ from benchmarks.real.answer_sweep import (
     CPU,
     RATE_1_9,
     RATE_2,
+    SALIENCY,
     SETTINGS,
     STEPS,
     TIE,
@@ -30,7 +31,7 @@ from benchmarks.real.answer_sweep import (
     alone,
     best_length,
     best_rates,
-    length_of,
+    lengths_of_change,
     like,
     middle_rates,
     point,
@@ -145,7 +146,7 @@ def write(page: Path = PAGE, folder: Path = RECORDS) -> None:
     sweep = pd.read_csv(folder / "cpu.csv")
     pictures = page.with_suffix("")
     pictures.mkdir(parents=True, exist_ok=True)
-    draw(picture(at_best_rates(sweep)), pictures / "lengths.svg")
+    draw(picture(at_best_rates(sweep), with_saliency(sweep)), pictures / "lengths.svg")
     page.write_text(text(sweep, pictures=pictures.name))
 
 
@@ -154,10 +155,34 @@ def at_best_rates(sweep: pd.DataFrame) -> Runs:
     return Runs(with_best_rates(sweep, each) for each in trained_lengths(sweep))
 
 
-def picture(runs: Runs) -> Finding:
-    """Return the loss over the compute, with Stage 1.9 and without."""
+def changed_trials(sweep: pd.DataFrame, lengths: Lengths, change: Mapping[str, object]) -> pd.DataFrame:
+    """Return the completed trials with this change, at the rates that are best without it, of all seeds."""
+    wanted = point(lengths, best_rates(sweep, lengths)) | change
+    del wanted["seed"]
+    return sweep[like(sweep, wanted) & (sweep["status"] == "completed")]
 
-    def series(label: str, lengths: Sequence[Lengths]) -> Series:
+
+def with_saliency(sweep: pd.DataFrame) -> Runs:
+    """Return the trials of a Stage 1.9 with saliency, and those of Stage 2 alone."""
+    change = {SALIENCY: True}
+    both, alone = [], []
+    for each in trained_lengths(sweep):
+        if each.stage1_9:
+            both.append(changed_trials(sweep, each, change))
+        else:
+            alone.append(with_best_rates(sweep, each))
+    return Runs([*both, *alone])
+
+
+def picture(runs: Runs, salient: Runs) -> Finding:
+    """Return the loss over the compute, with Stage 1.9 and without.
+
+    Args:
+        runs: with a Stage 1.9 as it is by default, and without any.
+        salient: with a Stage 1.9 with saliency.
+    """
+
+    def series(label: str, runs: Runs, lengths: Sequence[Lengths]) -> Series:
         return Series(
             label=label,
             x=tuple(runs.mean(each, "train_flops") / 1e14 for each in lengths),
@@ -171,15 +196,16 @@ def picture(runs: Runs) -> Finding:
         header=(),
         rows=(),
         series=(
-            series("Stage 1.9 first", [e for e in runs.lengths if e.stage1_9]),
-            series("Stage 2 alone", [e for e in runs.lengths if not e.stage1_9]),
+            series("Stage 1.9 first", runs, _both(runs)),
+            series("Stage 2 alone", runs, [e for e in runs.lengths if not e.stage1_9]),
+            *([series("Stage 1.9 with saliency first", salient, _both(salient))] if _both(salient) else []),
         ),
         x_title="training compute, 1e14 FLOPs",
         y_title="held-out loss at full quantisation, nats per token",
     )
 
 
-def verdict(runs: Runs) -> str:
+def verdict(runs: Runs, what: str = "a Stage 1.9") -> str:
     """Return the answer in one sentence: which lengths are below Stage 2 alone with the same FLOPs."""
     gains = {each: found for each in _both(runs) if (found := runs.beside_alone(each, "train_flops"))}
     known = {each.stage1_9: pair for each, (pair, _) in gains.items() if len(pair.differences) > 1}
@@ -205,7 +231,7 @@ def verdict(runs: Runs) -> str:
             f"{_higher(compare(over_all, dict.fromkeys(seeds, 0.0)))} over these lengths together"
         )
     return (
-        f"Against Stage 2 alone with the same FLOPs, a Stage 1.9 before {STEPS} steps of Stage 2 "
+        f"Against Stage 2 alone with the same FLOPs, {what} before {STEPS} steps of Stage 2 "
         f"{' and '.join(parts)}. The loss is {'; '.join(differences)}; {len(seeds)} seeds."
     )
 
@@ -234,6 +260,7 @@ def text(sweep: pd.DataFrame, *, pictures: str) -> str:
         "Stage 1.9 costs 4/3 of one of Stage 2, as the teacher runs as well, so 50 steps of it and "
         f"{STEPS} of Stage 2 stand beside {alone(50)} of Stage 2 alone.",
         f"**{verdict(runs)}**",
+        *_salient_verdict(sweep),
         *_open_rates(sweep),
         _limits(runs),
         f"![held-out loss over compute]({pictures}/lengths.svg)",
@@ -273,6 +300,18 @@ def text(sweep: pd.DataFrame, *, pictures: str) -> str:
         "with a wrong gradient ([log](../log.md)).",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _salient_verdict(sweep: pd.DataFrame) -> list[str]:
+    """Say the same of a Stage 1.9 with saliency, where two seeds of it were trained at some length."""
+    runs = with_saliency(sweep)
+    if all(len(runs.values(each)) < 2 for each in _both(runs)):
+        return []
+    found = verdict(runs, "a Stage 1.9 with saliency")
+    return [
+        f"So it is by default, without [saliency](quantisation.md#saliency). **{found}** Its rates are those "
+        "that are best without saliency."
+    ]
 
 
 def _limits(runs: Runs) -> str:
@@ -376,25 +415,25 @@ def _steps(lengths: Lengths) -> str:
 
 def _changes(sweep: pd.DataFrame, runs: Runs) -> str:
     """Return the table of trials with one thing changed, beside those without, and what is lower in words."""
-    best = best_length(sweep)
+    best, trained = best_length(sweep), trained_lengths(sweep)
 
-    def losses(wanted: Mapping[str, object]) -> dict[int, float]:
-        own = sweep[like(sweep, dict(wanted)) & (sweep["status"] == "completed")]
+    def losses(lengths: Lengths, change: Mapping[str, object]) -> dict[int, float]:
+        own = changed_trials(sweep, lengths, change)
         return dict(zip(own["param.seed"].astype(int), own["final_loss"].astype(float), strict=True))
 
     rows, beside = [], []
     for change in CHANGES:
-        lengths = length_of(change, best, CPU)
-        base = point(lengths, best_rates(sweep, lengths))
-        del base["seed"]
-        changed = losses(base | change)
-        pair = _paired(changed, losses(base))
-        if pair is not None:
-            name, value = next(iter(change.items()))
+        name, value = next(iter(change.items()))
+        for lengths in (each for each in lengths_of_change(change, best, CPU) if each in trained):
+            changed = losses(lengths, change)
+            pair = _paired(changed, losses(lengths, {}))
+            if pair is None:
+                continue
             rows.append([_steps(lengths), f"`{name}`", str(SETTINGS[name]), str(value), _difference(pair)])
             alone = runs.alone_with(lengths, "train_flops")
             without = None if alone is None else _paired(changed, alone.losses)
-            if len(pair.differences) > 1 and pair.interval[1] < 0 and without is not None:
+            is_lower = len(pair.differences) > 1 and pair.interval[1] < 0
+            if SALIENCY not in change and is_lower and without is not None:  # of saliency above
                 beside.append(
                     f"With `{name}={value}` the loss after {_steps(lengths)} steps, less that of Stage 2 "
                     f"alone with the same FLOPs, is {_difference(without)}."

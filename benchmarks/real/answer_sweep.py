@@ -219,7 +219,7 @@ def phases(trials: Callable[[], pd.DataFrame], protocol: Protocol) -> Iterator[l
             [
                 point(lengths, rates[lengths], seed) | each
                 for each in changes
-                for lengths in [length_of(each, best, protocol)]
+                for lengths in lengths_of_change(each, best, protocol)
                 for seed in (SEEDS[:1] if each in ONE_SEED else SEEDS)
             ]
         )
@@ -340,13 +340,18 @@ def best_length(table: pd.DataFrame) -> Lengths:
     return min(means, key=means.__getitem__)
 
 
-def length_of(change: Point, best: Lengths, protocol: Protocol) -> Lengths:
+def lengths_of_change(change: Point, best: Lengths, protocol: Protocol) -> list[Lengths]:
     """Return the lengths of the trials with this change.
 
-    Lambda's start follows the best Stage 1.9, which all its trials share. What changes Stage 1.9 itself is
-    trained at the middle length: at the longest it would take as long as all lengths do.
+    Lambda's start follows the best Stage 1.9, which all its trials share. Saliency lowers the loss by most:
+    it is trained at all lengths. What else changes Stage 1.9 is trained at the middle length alone: at the
+    longest it would take as long as all lengths do.
     """
-    return best if LAMBDA in change else protocol.middle
+    if LAMBDA in change:
+        return [best]
+    if SALIENCY in change:
+        return sorted(each for group in protocol.searches for each in group if each.stage1_9)
+    return [protocol.middle]
 
 
 def train(storage: str, records: Path, *, minutes: float, workers: int, protocol: Protocol) -> None:

@@ -183,6 +183,22 @@ def test_what_is_changed_is_paired_with_what_is_not() -> None:
     assert page.count("less that of Stage 2 alone with the same FLOPs, is") == 1
 
 
+def test_saliency_has_a_verdict_of_its_own() -> None:
+    """Without it 300 steps of Stage 1.9 are 0.2 above Stage 2 alone with their FLOPs, with it 0.3 below."""
+    known = sweep(-0.2)
+    base = known[(known["param.stage1_9.max_steps"] == 300) & (known[RATE_2_COLUMN] == 4e-4)]
+    salient = base.assign(**{f"param.{SALIENCY}": True, "final_loss": base["final_loss"] - 0.5})
+    page = text(pd.concat([known, salient], ignore_index=True), pictures="answer")
+    assert "a Stage 1.9 before 200 steps of Stage 2 is worse after 300 steps." in page
+    assert (
+        "a Stage 1.9 with saliency before 200 steps of Stage 2 is better after 300 steps. The loss is 0.299 lower"
+        in page
+    )
+    assert "with saliency before" not in text(known, pictures="answer")
+    one_seed = text(pd.concat([known, salient.iloc[:1]], ignore_index=True), pictures="answer")
+    assert "with saliency before" not in one_seed
+
+
 def test_failed_trials_do_not_count(tmp_path: Path) -> None:
     failed = pd.DataFrame([row(300, 200, 0, 1.0) | {"status": "failed"}])
     assert Lengths(300, 200) not in Runs([failed, table(0.2).iloc[:2]]).lengths

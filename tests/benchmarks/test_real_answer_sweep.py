@@ -145,13 +145,16 @@ def test_last_phases_change_one_thing_each() -> None:
     assert {point[SALIENCY] for point in FOUND[-1]} == {True}
     changes = set()
     for found in (*FOUND[-2], *FOUND[-1]):
-        lengths = Lengths(200 if found[LAMBDA] != 0.75 else 100, 200)  # the best, and the middle
+        middle_or_best = Lengths(200 if found[LAMBDA] != 0.75 else 100, 200)
+        lengths = lengths_of(found) if found[SALIENCY] else middle_or_best
         base = answer_sweep.point(lengths, best(lengths), found["seed"])
         (changed,) = (name for name in base if found[name] != base[name])
         changes.add(changed)
     assert changes == set(answer_sweep.SETTINGS)
     assert [point["seed"] for point in FOUND[-2] if point[DISTANCE] == "cosine"] == [0, 1, 2]
     assert [point["seed"] for point in FOUND[-2] if point[DISTANCE] == "kl"] == [0]
+    salient = [(lengths_of(point), point["seed"]) for point in FOUND[-1]]
+    assert salient == [(Lengths(steps, 200), seed) for steps in answer_sweep.LENGTHS for seed in (0, 1, 2)]
 
 
 def test_another_session_goes_on_where_the_records_end() -> None:
