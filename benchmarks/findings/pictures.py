@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.report.figure import Figure
-from analysis.report.style import BLUE, ORANGE, Scale, scale
+from analysis.report.style import BLUE, GREEN, ORANGE, Scale, scale
 from analysis.report.vega_lite import Axis, Drawing, Series
 from benchmarks.findings.claims import Finding
 
-_STYLES = ((BLUE, "circle", ()), (ORANGE, "triangle-up", (6, 4)))
+_STYLES = ((BLUE, "circle", ()), (ORANGE, "triangle-up", (6, 4)), (GREEN, "square", (2, 3)))
 
 
 def draw(finding: Finding, path: Path) -> None:
