@@ -142,7 +142,7 @@ def contents(document: Mapping[str, Any], rate: Rate | None = None) -> Contents:
     run_cap = document.get("run_cap") if isinstance(document.get("run_cap"), int) else None
     has_ended = document.get("search_ended") is True  # by itself: it makes no more
     named = document.get("best_trial")
-    if isinstance(named, int):  # the row of a confirmed configuration has the index of its first trial
+    if isinstance(named, int):  # a fresh run has no row of its own
         named = table.configurations.repeats.standing_for(named)
     command = ""
     if best is not None and named in (None, best.trial):

@@ -53,6 +53,7 @@ from sweeps.text.columns import (
     SEM,
     STAGES,
     is_seed,
+    metric_column,
 )
 from sweeps.text.fresh_runs import MIN_RUNS, failed_configurations
 
@@ -115,6 +116,7 @@ class TrialsTable:
         repeats: of configurations, in a table of `configurations`; else there are none.
         left_out: number of rows of a file that Optuna or W&B did not complete, by its word for it.
         infeasible: completed trials outside of the sweep's outcome constraints, which no front may have.
+        objective: column and goal of the sweep's first one; None if it is not known, as in a file of cells.
     """
 
     frame: pd.DataFrame
@@ -124,6 +126,7 @@ class TrialsTable:
     repeats: Repeats = field(default_factory=lambda: Repeats(runs={}, spreads={}), repr=False)
     left_out: Mapping[str, int] = field(default_factory=dict, repr=False)
     infeasible: Collection[int] = field(default=(), repr=False)
+    objective: tuple[str, str] | None = field(default=None, repr=False)
     _numbers: dict[str, pd.Series[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -191,7 +194,9 @@ class TrialsTable:
         """
         table = cls.from_frame(from_document(document, source=source))
         fields = document if isinstance(document, Mapping) else {}
-        return replace(table, held_out=HeldOut.from_document(fields.get("held_out")))
+        return replace(
+            table, held_out=HeldOut.from_document(fields.get("held_out")), objective=_first_objective(fields)
+        )
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -367,9 +372,12 @@ class _Configuration:
     """Rows of the completed trials of one configuration: of the search, and its fresh runs.
 
     Args:
+        stands: the row that stands for it: the best of the search, as in a confirmation, or its first one if
+            the objective is not known; without any, the first fresh run.
         has_failed: with a fresh seed, by its own parameters, and was not confirmed anew since.
     """
 
+    stands: int
     searched: tuple[int, ...]
     fresh: tuple[int, ...]
     has_failed: bool
@@ -377,11 +385,6 @@ class _Configuration:
     @property
     def is_confirmed(self) -> bool:
         return len(self.fresh) >= MIN_RUNS and not self.has_failed
-
-    @property
-    def stands(self) -> int:
-        """Return the row that stands for the configuration: its first trial, or else its first fresh run."""
-        return (self.searched or self.fresh)[0]
 
     @property
     def shown(self) -> set[int]:
@@ -396,7 +399,7 @@ class _Configuration:
 def by_configuration(table: TrialsTable) -> TrialsTable:
     """Return the table with one row for each confirmed configuration, and errors that include the seeds.
 
-    A confirmed configuration stands under its first trial, with the means over its fresh runs. Runs that do
+    A confirmed configuration stands under one of its trials, with the means over its fresh runs. Runs that do
     not confirm it are left out. Where configurations were repeated, `<metric>_sem` includes the spread over
     seeds (see above). A table without repeats, or of configurations, is returned as it is.
     """
@@ -417,8 +420,10 @@ def by_configuration(table: TrialsTable) -> TrialsTable:
         for row in order[confirming[order]].tolist()
     ]
     failures = failed_configurations(results)
+    losses = _losses(table)
     configurations = [
         _Configuration(
+            stands=min(rows, key=lambda row: (confirming[row], losses[row])),  # of equals, the first
             searched=tuple(row for row in rows if not confirming[row]),
             fresh=tuple(row for row in rows if confirming[row]),
             has_failed=key in failures,
@@ -435,6 +440,27 @@ def by_configuration(table: TrialsTable) -> TrialsTable:
     runs = {names[row]: tuple(names[run] for run in fresh) for row, fresh in means.items()}
     shown = replace(table, frame=frame, repeats=Repeats(runs=runs, spreads=spreads))
     return shown.take(np.array(sorted(kept), dtype=np.intp))
+
+
+def _first_objective(document: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the column and the goal of the first objective of an export document, None if there is none."""
+    try:
+        first = document["objectives"][0]
+        return metric_column(first["metric"]), first.get("goal", "minimize")
+    except (LookupError, TypeError, AttributeError):  # of another program; who needs them says what is wrong
+        return None
+
+
+def _losses(table: TrialsTable) -> Floats:
+    """Return the first objective [N], lower is better; the same for all if it is not known."""
+    if table.objective is None:
+        return np.zeros(len(table))
+    metric, goal = table.objective
+    try:
+        values = table.floats(metric)
+    except (MissingColumn, NotNumeric):
+        return np.zeros(len(table))
+    return np.where(np.isfinite(values), -values if goal == "maximize" else values, np.inf)
 
 
 def _with_errors(

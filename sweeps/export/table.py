@@ -14,7 +14,8 @@ import operator
 import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -267,10 +268,14 @@ def front(space: Space, trials: Sequence[Trial]) -> list[Trial]:
 
 
 def at_means(space: Space, trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials, those whose configurations are confirmed with the means of their fresh runs."""
-    means = {record.trial: found for record, found in _confirmed(space, trials)}
+    """Return the trials, each confirmed configuration as one of them with the means of its fresh runs."""
+    confirmed = _confirmed(space, trials)
+    means = {each.stands.trial: each.means for each in confirmed}
+    others = {record.trial for each in confirmed for record in each.searched} - means.keys()
     return [
-        replace(record, metrics=means[record.trial]) if record.trial in means else record for record in trials
+        replace(record, metrics=means[record.trial]) if record.trial in means else record
+        for record in trials
+        if record.trial not in others
     ]
 
 
@@ -281,7 +286,8 @@ def infeasible(space: Space, trials: Sequence[Trial]) -> list[int]:
     """
     if not space.outcome_constraints:
         return []
-    is_within, means = within_constraints(space), {r.trial: found for r, found in _confirmed(space, trials)}
+    is_within = within_constraints(space)
+    means = {r.trial: each.means for each in _confirmed(space, trials) for r in each.searched}
     return [
         r.trial for r in trials if r.status == "completed" and not is_within(means.get(r.trial, r.metrics))
     ]
@@ -315,29 +321,62 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
     """
     metric, sign, is_within = space.objectives[0].metric, space.objectives[0].sign, within_constraints(space)
     found = [
-        (sign * means[metric], record)
-        for record, means in _confirmed(space, trials)
-        if metric in means and is_within(means)
+        (sign * each.means[metric], each.stands)
+        for each in _confirmed(space, trials)
+        if metric in each.means and is_within(each.means)
     ]
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _confirmed(space: Space, trials: Sequence[Trial]) -> list[tuple[Trial, dict[str, float]]]:
-    """Return the trials whose configurations are confirmed, with the means of their fresh runs."""
-    found: list[tuple[Trial, dict[str, float]]] = []
+@dataclass(frozen=True, kw_only=True)
+class _Confirmed:
+    """A confirmed configuration.
+
+    Args:
+        stands: the trial that stands for it: of those that differ in the seed alone the best observed one, as
+            in a confirmation.
+        searched: all of these.
+        runs: fresh ones.
+    """
+
+    stands: Trial
+    searched: tuple[Trial, ...]
+    runs: tuple[Trial, ...]
+
+    @cached_property
+    def means(self) -> dict[str, float]:
+        return common_means([record.metrics for record in self.runs])
+
+
+def _confirmed(space: Space, trials: Sequence[Trial]) -> list[_Confirmed]:
+    """Return the confirmed configurations, by the index of the trial that stands for each."""
     done = [r for r in trials if r.status == "completed" and is_at_target(space, r.parameters)]
     domain = Domain(space)
-    repeats = [(_without_seed(domain, r), r.metrics) for r in done if r.generator == CONFIRM]
-    if not repeats:
+    runs: dict[Hashable, list[Trial]] = {}
+    for record in done:
+        if record.generator == CONFIRM:
+            runs.setdefault(domain.identity(_without_seed(domain, record)), []).append(record)
+    if not runs:
         return []
     failed = _failed_configurations(domain, trials)
+    searched: dict[Hashable, list[Trial]] = {
+        key: [] for key, own in runs.items() if len(own) >= MIN_RUNS and key not in failed
+    }
     for record in done:
-        own = _without_seed(domain, record)
-        runs = [metrics for configuration, metrics in repeats if configuration == own]
-        if record.generator == CONFIRM or len(runs) < MIN_RUNS or domain.identity(own) in failed:
-            continue
-        found.append((record, common_means(runs)))
-    return found
+        if record.generator != CONFIRM:
+            key = domain.identity(_without_seed(domain, record))
+            if key in searched:
+                searched[key].append(record)
+
+    def rank(record: Trial) -> tuple[float, int]:
+        return (own_costs(space.objectives[:1], record) or (math.inf,))[0], record.trial
+
+    found = [
+        _Confirmed(stands=min(own, key=rank), searched=tuple(own), runs=tuple(runs[key]))
+        for key, own in searched.items()
+        if own
+    ]
+    return sorted(found, key=lambda each: each.stands.trial)
 
 
 def _failed_configurations(domain: Domain, trials: Sequence[Trial]) -> set[Hashable]:

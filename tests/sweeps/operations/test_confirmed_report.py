@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from click.testing import CliRunner
@@ -74,12 +75,13 @@ def plan(
     finalists: tuple[int, ...],
     metric: str,
     seeds: tuple[int, ...] = (1, 2),
+    goal: Literal["minimize", "maximize"] = "minimize",
 ) -> None:
     store_plan(
         experiment.store,
         Plan(
             metric=metric,
-            goal="minimize",
+            goal=goal,
             finalists=tuple(
                 Finalist(trial=at, parameters=records[at].parameters, first=records[at].metrics[metric] or 0)
                 for at in finalists
@@ -195,6 +197,49 @@ def test_fronts_have_confirmed_trials_at_their_means(
     assert {result.trial for result in results} == set(front)
     losses = {record.trial: record.metrics["loss"] for record in records}
     assert all(result.metrics["loss"] == losses[result.trial] for result in results)  # as each has reported
+
+
+SEEDED = SPACE.replace("n: {value: 1}", "n: {value: 1}, seed: {values: [7, 8]}")
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+def test_one_configuration_searched_with_two_seeds_is_one_point(
+    tmp_path: Path, goal: Literal["minimize", "maximize"]
+) -> None:
+    """It stands under the trial that was the better one, as in the confirmation."""
+    text = (
+        SEEDED if goal == "minimize" else SEEDED.replace("{metric: loss}", "{metric: loss, goal: maximize}")
+    )
+    experiment, sign = made(tmp_path, text), 1 if goal == "minimize" else -1
+    runs = [(0.1, 7, 2.0), (0.1, 8, 1.9), (0.2, 7, 2.2)]
+    runs += [(0.1, 101, 2.05), (0.1, 102, 2.06), (0.2, 101, 2.3), (0.2, 102, 2.31)]
+    records = [
+        Trial(
+            trial=trial,
+            status="completed",
+            parameters={"x": x, "n": 1, "seed": seed},
+            generator="confirm" if seed > 100 else "sobol",
+            metrics={"loss": sign * loss, "ms": 5.0 if x == 0.1 else 4.0},
+        )
+        for trial, (x, seed, loss) in enumerate(runs)
+    ]
+    for record in records:
+        put(experiment.store, record)
+    plan(experiment, records, (1, 2), "loss", (101, 102), goal)
+    answer = confirmation.confirmed_answer(experiment, records)
+    assert answer is not None
+    assert answer[1].winner.finalist.trial == 1
+    best = table.best_confirmed(experiment.space, records)
+    assert best is not None
+    assert best.trial == 1
+    page = page_of(experiment, records)
+    assert page.best is not None
+    assert page.best.confirmation is not None
+    assert (page.best.confirmation.first, bool(page.command)) == (sign * 1.9, True)
+    assert page.tradeoff is not None
+    assert [point.trial for point in page.tradeoff.result.points] == [1, 2]
+    assert [record.trial for record in table.front(experiment.space, records)] == [1, 2]
+    assert points(SweepReader(experiment.store).refresh(listing=True), "ms", "loss").trials == [1, 2]
 
 
 def test_a_confirmation_of_another_objective_does_not_choose_the_best(tmp_path: Path) -> None:
