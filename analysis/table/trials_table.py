@@ -47,6 +47,8 @@ from sweeps.text.columns import (
     HOSTS,
     INFEASIBLE,
     MACHINE_SECONDS,
+    NOMINAL,
+    PAID,
     PARAMETER,
     POINTS,
     RESERVED,
@@ -486,6 +488,8 @@ def _with_errors(
             values[row] = table.floats(name)[known].mean() if known else np.nan
         if means:
             columns[name] = values
+        if name in (NOMINAL, PAID):  # what was paid is known without an error
+            continue
         if spread is not None and (spread.sd or means or name + SEM in table):  # steps are those of any seed
             spreads[name] = spread
             total = np.hypot(texts, spread.sd / np.sqrt(runs))
@@ -495,7 +499,7 @@ def _with_errors(
 
 def _metrics(table: TrialsTable) -> list[str]:
     """Return the columns of numbers that seeds may vary."""
-    fixed = {*RESERVED, *table.parameters} - {"seconds", MACHINE_SECONDS}
+    fixed = {*RESERVED, *table.parameters} - {"seconds", MACHINE_SECONDS, NOMINAL, PAID}
     frame = table.frame
     return [
         name

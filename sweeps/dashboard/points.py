@@ -6,6 +6,7 @@ A parameter whose values are texts is an axis, too: each of its values has a pla
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,9 @@ from sweeps.trials.record import Trial
 
 _COMPUTE = tuple(column for measure in MEASURES.values() for column in measure.columns)
 """Columns with measures of compute, the best first."""
-_OWN = (MACHINE_SECONDS, "seconds", "paid", "trial")
+_RUN = (MACHINE_SECONDS, "seconds", "paid")
+"""Columns of what a run took, which fresh runs have their own of."""
+_OWN = (*_RUN, "trial")
 _MOST_COLUMNS = 60
 _SPREAD = 0.5
 """Width over which the trials of one text are spread, which would hide one another in its place."""
@@ -114,12 +117,15 @@ def points(view: View, x: str, y: str) -> Points:
     """
     goals = {metric_column(objective.metric): objective.goal for objective in view.space.objectives}
     outside = set(table.infeasible(view.space, view.records))
+    runs = table.fresh_runs(view.space, view.records)
     places = [{text: at for at, text in enumerate(names_of(view, column))} for column in (x, y)]
 
     def value(record: Trial, axis: int) -> float | None:
         column = (x, y)[axis]
         if not places[axis]:
-            return value_of(record, column)
+            repeats = runs.get(record.trial, (record,)) if column in _RUN else (record,)
+            known = [number for each in repeats if (number := value_of(each, column)) is not None]
+            return statistics.fmean(known) if known else None
         found = raw(record, column)
         if found is None:
             return None

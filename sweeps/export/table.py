@@ -279,6 +279,11 @@ def at_means(space: Space, trials: Sequence[Trial]) -> list[Trial]:
     ]
 
 
+def fresh_runs(space: Space, trials: Sequence[Trial]) -> dict[int, tuple[Trial, ...]]:
+    """Return the fresh runs of each confirmed configuration, by the index of the trial that stands for it."""
+    return {each.stands.trial: each.runs for each in _confirmed(space, trials)}
+
+
 def infeasible(space: Space, trials: Sequence[Trial]) -> list[int]:
     """Return the indices of the completed trials outside of the outcome constraints.
 

@@ -31,6 +31,7 @@ from sweeps.search.confirm import rounds
 from sweeps.search.confirm.plan import Finalist, Plan, store_plan
 from sweeps.space.space_file import loads
 from sweeps.trials.record import Trial
+from sweeps.trials.stage_run import StageRun
 
 SPACE = """\
 name: toy
@@ -197,6 +198,33 @@ def test_fronts_have_confirmed_trials_at_their_means(
     assert {result.trial for result in results} == set(front)
     losses = {record.trial: record.metrics["loss"] for record in records}
     assert all(result.metrics["loss"] == losses[result.trial] for result in results)  # as each has reported
+
+
+@pytest.mark.parametrize(
+    ("x", "column"), [("seconds", "seconds"), ("machine_seconds", "machine_seconds"), ("paid", "cost_paid")]
+)
+def test_confirmed_trials_have_their_runs_mean_of_time_and_cost(tmp_path: Path, x: str, column: str) -> None:
+    """Trial 0 took 10 s and paid for one of two stages, as another trial had computed the first one."""
+    experiment, records = made(tmp_path, SPACE), []
+    took = [(10, 1, 1), (40, None, 1), (30, None, 2), (50, None, 1)]
+    for record, (seconds, source, hosts) in zip(
+        sweep_of([(2.0, 5.0), (4.0, 5.0)], {0: [(3.0, 5.0), (3.2, 5.0)]}), took, strict=True
+    ):
+        runs = (
+            StageRun(name="a", key="1" * 64, cost=100.0, reused_from=source),
+            StageRun(name="b", key="", cost=30.0 + record.trial),
+        )
+        end = 100.0 + seconds
+        timed = replace(record, created=100.0, started=100.0, ended=end, stages=runs, attempt=1, nodes=hosts)
+        put(experiment.store, timed)
+        records.append(timed)
+    found = points(SweepReader(experiment.store).refresh(listing=True), x, "loss")
+    means = {"seconds": 40.0, "machine_seconds": 55.0, "paid": 132.5}
+    assert dict(zip(found.trials, found.xs, strict=True))[0] == means[x]
+    document = table.document(experiment.space, "url", records)
+    shown = pareto(TrialsTable.from_document(document), x=column, y="loss")
+    assert {point.trial: point.x for point in shown.points} == dict(zip(found.trials, found.xs, strict=True))
+    assert "cost_paid_sem" not in TrialsTable.from_document(document).configurations
 
 
 SEEDED = SPACE.replace("n: {value: 1}", "n: {value: 1}, seed: {values: [7, 8]}")
