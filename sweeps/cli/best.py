@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -25,8 +25,10 @@ from sweeps.search.confirm.answer import Answer
 from sweeps.space.definition import Space
 from sweeps.space.overrides import to_overrides
 from sweeps.stages import sharing
+from sweeps.text.counted import counted
 from sweeps.text.printable import escape_controls
 from sweeps.text.shorten import shorten
+from sweeps.trials.objectives import common_means
 from sweeps.trials.record import Trial
 from sweeps.trials.redaction import redact_trials
 
@@ -44,10 +46,11 @@ from sweeps.trials.redaction import redact_trials
 def best(ctx: click.Context, sweep: Sweep, style: str, surrogate: bool) -> None:
     """Show the best trial, and a command line that runs it again.
 
-    After `sweep confirm` it is the confirmed winner. Before, from 30 results of a search for one objective
-    on, it is the trial with the best posterior mean, with the chance that nothing in the space is better by
-    more than the noise of a run, and what more trials would be expected to gain. Otherwise it is the best
-    observed value of one run; with several objectives by the first one, see `sweep pareto` for the trade-off.
+    After `sweep confirm` it is the confirmed winner, and while that goes on the best by the means of two
+    fresh runs or more. Before, from 30 results of a search for one objective on, it is the trial with the
+    best posterior mean, with the chance that nothing in the space is better by more than the noise of a run,
+    and what more trials would be expected to gain. Otherwise it is the best observed value of one run; with
+    several objectives by the first one, see `sweep pareto` for the trade-off.
     """
     experiment = sweep.open()
     records = readable(experiment)
@@ -70,33 +73,56 @@ def best(ctx: click.Context, sweep: Sweep, style: str, surrogate: bool) -> None:
                 line = best_line(experiment.space, record)
                 notify(f"{line}, in one run after the confirmation; `sweep confirm --again` includes it")
         return
+    so_far, confirming = confirmation.confirmed_so_far(experiment, records)
     model = None
     try:
-        model = optimum.optimum(experiment.space, records) if surrogate else None
+        model = optimum.optimum(experiment.space, records) if surrogate and so_far is None else None
     except SurrogateFailed as error:
         notify(f"{error}; so the choice is by the observed values")
+    record = so_far or record
     if model is not None:
         record = next(each for each in records if each.trial == model["trial"])
     if style == "json":
         gained = None if record is None else _gain(experiment, records, record)
         print_json(
-            None if record is None else _best_document(experiment.space, record, model=model, gained=gained)
+            None
+            if record is None
+            else _best_document(
+                experiment.space, record, model=model, gained=gained, confirming=confirming or None
+            )
         )
     elif record is None:
         notify(nothing_yet(experiment, records))
     elif style == "csv":
         print_csv([table.flat(record)])
     else:
-        _print_best(experiment, records, record, model)
+        _print_best(experiment, records, record, model, so_far=so_far is not None, confirming=confirming)
     if record is None:
         ctx.exit(EXIT_FAILED)
 
 
 def _print_best(
-    experiment: Experiment, records: Sequence[Trial], record: Trial, model: Mapping[str, Any] | None
+    experiment: Experiment,
+    records: Sequence[Trial],
+    record: Trial,
+    model: Mapping[str, Any] | None,
+    *,
+    so_far: bool,
+    confirming: str,
 ) -> None:
-    """Print the unconfirmed best trial, by the surrogate if it has an answer, and how to run it again."""
-    if model is None:
+    """Print the best trial before a confirmation has a winner, and how to run it again.
+
+    Args:
+        model: the surrogate's answer, if that chose it.
+        so_far: whether the means of fresh runs did.
+        confirming: how far the confirmation is; "" if none goes on.
+    """
+    if so_far:
+        runs = table.fresh_runs(experiment.space, records)[record.trial]
+        means = common_means([{m: run.metrics.get(m) for m in experiment.space.metrics()} for run in runs])
+        mean = f"mean of {counted(len(runs), 'fresh seed')}"
+        echo(f"{best_line(experiment.space, replace(record, metrics=means))}, {mean}")
+    elif model is None:
         echo(best_line(experiment.space, record))
     else:
         first, *others = model["sentences"]
@@ -113,9 +139,11 @@ def _print_best(
     for line in program.lines_to_rerun(record):
         click.echo(escape_controls(line))
     text = " on the text that the search has used" if program.test_overrides else ""
-    if model is None:
-        by_script = experiment.space.program.is_user_script
-        confirm = "`sweep.confirm(function)` in Python" if by_script else "`sweep confirm`"
+    by_script = experiment.space.program.is_user_script
+    confirm = "`sweep.confirm(function)` in Python" if by_script else "`sweep confirm`"
+    if confirming:
+        notify(f"the confirmation is not over: {confirming}; {confirm} goes on")
+    elif model is None and not so_far:
         seeds = "" if program.has_seed else ", if you say with --seed-name what takes them"
         notify(
             f"one run{text}, and the best of many looks better than it is; {confirm} runs it again "
@@ -163,6 +191,7 @@ def _best_document(
     *,
     model: Mapping[str, Any] | None = None,
     gained: Gain | None = None,
+    confirming: str | None = None,
 ) -> dict[str, Any]:
     confirmed = None if found is None else confirmation.winner_document(found)
     overrides = [*space.program.overrides, *to_overrides(record.parameters)]
@@ -170,6 +199,7 @@ def _best_document(
         **trial_result(record),
         "overrides": overrides,
         "confirmed": confirmed,
+        "confirming": confirming,
         "model": model,
         "gain": None if gained is None else asdict(gained),
         **table.stage_costs(record),

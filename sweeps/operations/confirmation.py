@@ -45,6 +45,17 @@ def best_confirmed(space: Space, plan: Plan | None, records: Sequence[Trial]) ->
     return tables.best_confirmed(space, records)
 
 
+def confirmed_so_far(experiment: Experiment, records: Sequence[Trial]) -> tuple[Trial | None, str]:
+    """Return what `best_confirmed` does, for a sweep without a winner, and how far its confirmation is.
+
+    The latter is "" without a confirmation of the first objective that goes on.
+    """
+    space, planned = experiment.space, of_store(experiment.store, list(records))
+    found = best_confirmed(space, None if planned is None else planned[0], records)
+    goes_on = planned is not None and not planned[1].finished and planned[0].metric == space.metrics()[0]
+    return found, progress_line(space, *planned) if planned is not None and goes_on else ""
+
+
 def progress_line(space: Space, plan: Plan, now: Standing) -> str:
     """Return how far the confirmation is, in one line."""
     if now.finished:

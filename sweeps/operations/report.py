@@ -16,7 +16,6 @@ from sweeps.export.gain import gain
 from sweeps.operations import confirmation
 from sweeps.operations.limits import most_trials, reached_run_cap
 from sweeps.programs.kinds import program_of
-from sweeps.search.confirm import rounds
 from sweeps.search.stop_rule import Standing
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
@@ -51,10 +50,9 @@ def report_document(
         winner = confirmed[1].winner.finalist.trial
         found = next((record for record in records if record.trial == winner), None)
     else:  # before the confirmation is over, the best of the confirmed, if any are
-        planned = rounds.of_store(experiment.store, list(records))
-        found = confirmation.best_confirmed(experiment.space, planned[0] if planned else None, records)
-        if found is not None and planned is not None and not planned[1].finished:
-            document["confirming"] = confirmation.progress_line(experiment.space, *planned)
+        found, confirming = confirmation.confirmed_so_far(experiment, records)
+        if confirming:
+            document["confirming"] = confirming
     is_confirmed = confirmed is not None or found is not None
     if is_confirmed:
         document.get("insight", {}).pop("optimum", None)  # fresh runs know better, and are no one run's gain

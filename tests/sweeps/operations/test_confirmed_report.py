@@ -316,6 +316,36 @@ def test_open_confirmation_has_no_winner_and_no_gain(tmp_path: Path, seeds: tupl
     assert summary(SweepReader(experiment.store).refresh(listing=True))["gain"] == ""
 
 
+@pytest.mark.parametrize(
+    ("count", "line", "round"),
+    [
+        (0, "trial 1: loss 2", "round 2 of 3: 2 of 2 trials can still win; 0 running, 4 to come"),
+        (
+            2,
+            "trial 2: loss 2.585, mean of 2 fresh seeds",
+            "round 3 of 3: 2 of 2 trials can still win; 0 running, 2 to come",
+        ),
+    ],
+)
+def test_best_says_that_a_confirmation_goes_on(tmp_path: Path, count: int, line: str, round: str) -> None:
+    experiment = made(tmp_path, ONE)
+    fresh = {1: [(2.60, 1.0), (2.62, 1.0)][:count], 2: [(2.58, 1.0), (2.59, 1.0)][:count]}
+    records = sweep_of([(3.0, 1.0), (2.0, 1.0), (2.1, 1.0)], fresh)
+    for record in records:
+        put(experiment.store, record)
+    plan(experiment, records, (1, 2), "loss", (1, 2, 3))
+    asked = ["--storage", experiment.store.url, "--no-surrogate"]
+    shown = CliRunner().invoke(best_command, asked)
+    assert shown.stdout.splitlines()[0] == line
+    assert shown.stderr == f"sweep: the confirmation is not over: {round}; `sweep confirm` goes on\n"
+    document = json.loads(CliRunner().invoke(best_command, [*asked, "--format", "json"]).stdout)
+    reported = report_document(experiment, records)
+    assert document["trial"] == reported["best_trial"] == (2 if count else 1)
+    assert (document["confirmed"], document["confirming"]) == (None, round)
+    assert reported["confirming"] == round
+    assert not any("one run" in step["text"] for step in reported["next"])
+
+
 def test_who_was_repeated_without_a_plan_is_not_one_run(tmp_path: Path) -> None:
     """The repeats may be imported from another sweep."""
     steps = report_document(made(tmp_path, BOUNDED), INSIDE)["next"]
