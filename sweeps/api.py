@@ -609,11 +609,11 @@ class Sweep:
             by=user_name(),
             on_notice=lambda line: say(words(line)),
         )
-        now = standing(plan, experiment.trials())
+        now = standing(experiment.space, plan, experiment.trials())
         if not now.finished:
             confirming.require_running(experiment)
             run_trials(lambda: self.experiment, function, n_trials=None, workers=workers, confirming=True)
-            now = standing(plan, experiment.trials())
+            now = standing(experiment.space, plan, experiment.trials())
         found = answer(experiment.space, plan, now) if now.finished else None
         if found is None:
             raise SweepError(

@@ -153,7 +153,7 @@ def _print_best(
 
 def _gain(experiment: Experiment, records: Sequence[Trial], best: Trial) -> Gain | None:
     """Return what the best trial has gained; None, too, once fresh runs have confirmed any."""
-    planned = rounds.of_store(experiment.store, list(records))
+    planned = rounds.of_store(experiment.store, experiment.space, list(records))
     if confirmation.has_confirmed(experiment.space, planned, records):
         return None
     first = next((record for record in records if record.generator == "baseline"), None)

@@ -72,7 +72,7 @@ def confirm(
     plan = confirming.plan_confirmation(
         experiment, options, again=again, own_program=not plan_only, by=user_name(), on_notice=notify
     )
-    now = standing(plan, experiment.trials())
+    now = standing(experiment.space, plan, experiment.trials())
     if not now.finished and not plan_only:
         from sweeps.programs.signals import Stop
         from sweeps.worker.loop import Limits, work
@@ -86,7 +86,7 @@ def confirm(
         if tally.preempted_by:
             echo(f"sweep: {tally.preemption}", err=True)
             ctx.exit(EXIT_PREEMPTED)
-        now = standing(plan, experiment.trials())
+        now = standing(experiment.space, plan, experiment.trials())
     if style == "json":
         print_json(document(experiment.space, plan, now))
     elif style == "csv":

@@ -96,7 +96,7 @@ def trials(sweep: Sweep, style: str) -> None:
             f"no trials yet; start some with `sweep worker --storage {shlex.quote(experiment.store.url)}`"
         )
     else:
-        planned = rounds.of_store(experiment.store, list(records))
+        planned = rounds.of_store(experiment.store, experiment.space, list(records))
         roles = {} if planned is None else confirmation.roles(experiment.space, *planned)
         print_table(rows_for_people(experiment.space, records, roles))
 
@@ -144,7 +144,7 @@ def status_lines(experiment: Experiment, records: Sequence[Trial], rate: Rate | 
     has_ended = standing is not None and standing.ended
     if line := _cost_line(space, searched if has_ended else most, records, rate):
         lines.append(f"cost    {line}")
-    if (planned := rounds.of_store(experiment.store, list(records))) is not None:
+    if (planned := rounds.of_store(experiment.store, space, list(records))) is not None:
         lines.append(f"confirm {confirmation.progress_line(space, *planned)}")
     if (found := table.best(space, records)) is not None:
         lines.append(f"best    {best_line(space, found)}, in one run")

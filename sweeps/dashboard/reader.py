@@ -228,7 +228,7 @@ class SweepReader:
         records = tuple(found for _, (_, found, _) in sorted(self._known.items()) if found is not None)
         confirmation = None
         try:
-            confirmation = rounds.of_store(self.store, list(records))
+            confirmation = rounds.of_store(self.store, experiment.space, list(records))
         except DamagedObject as error:
             problems.append(str(error))
         problems += [reason for _, (_, _, reason) in sorted(self._known.items()) if reason]

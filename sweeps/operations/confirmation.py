@@ -8,9 +8,9 @@ from typing import Any
 
 from sweeps.experiment import Experiment
 from sweeps.export import table as tables
-from sweeps.search.confirm.answer import Answer, Row, answer, outside_constraints
+from sweeps.search.confirm.answer import Answer, Row, answer
 from sweeps.search.confirm.plan import Plan
-from sweeps.search.confirm.rounds import Standing, of_store
+from sweeps.search.confirm.rounds import Standing, of_store, outside_constraints
 from sweeps.space.definition import Space
 from sweeps.text.counted import counted
 from sweeps.text.shorten import shorten
@@ -19,7 +19,7 @@ from sweeps.trials.record import Trial
 
 def confirmed_answer(experiment: Experiment, records: Sequence[Trial]) -> tuple[Plan, Answer] | None:
     """Return the answer of a finished confirmation of the first objective, or None."""
-    found = of_store(experiment.store, list(records))
+    found = of_store(experiment.store, experiment.space, list(records))
     if found is None or not found[1].finished or found[0].metric != experiment.space.metrics()[0]:
         return None
     winner = answer(experiment.space, *found)
@@ -50,7 +50,8 @@ def confirmed_so_far(experiment: Experiment, records: Sequence[Trial]) -> tuple[
 
     The latter is "" without a confirmation of the first objective that goes on.
     """
-    space, planned = experiment.space, of_store(experiment.store, list(records))
+    space = experiment.space
+    planned = of_store(experiment.store, space, list(records))
     found = best_confirmed(space, None if planned is None else planned[0], records)
     goes_on = planned is not None and not planned[1].finished and planned[0].metric == space.metrics()[0]
     return found, progress_line(space, *planned) if planned is not None and goes_on else ""
@@ -70,7 +71,7 @@ def progress_line(space: Space, plan: Plan, now: Standing) -> str:
 def finished_line(space: Space, plan: Plan, now: Standing) -> str:
     """Return the end of a confirmation in one line: its winner, or that there is none."""
     found = answer(space, plan, now)
-    if found is None and outside_constraints(space, now):
+    if found is None and outside_constraints(space, now.records):
         why = "the means of no finalist are within the outcome constraints"
         return f"finished without a winner: {why}; `sweep trials` says what its repeats reported"
     if found is None:
@@ -187,7 +188,7 @@ def roles(space: Space, plan: Plan, now: Standing) -> dict[int, str]:
     named = {finalist.trial: "contender" for finalist in plan.finalists}
     named |= dict.fromkeys(now.left, "left")
     if now.finished:
-        named |= dict.fromkeys(outside_constraints(space, now), "left")
+        named |= dict.fromkeys(outside_constraints(space, now.records), "left")
     if found is not None:
         named[found.winner.finalist.trial] = "winner"
     return named | {record.trial: f"repeats {trial}" for (trial, _), record in now.records.items()}

@@ -28,7 +28,8 @@ def status_document(experiment: Experiment, records: Sequence[Trial]) -> dict[st
     """Return the document of `sweep status --format json`."""
     found = table.best(experiment.space, records)
     switch = control.switch(experiment.store)
-    planned, standing = rounds.of_store(experiment.store, list(records)), experiment.standing()
+    planned = rounds.of_store(experiment.store, experiment.space, list(records))
+    standing = experiment.standing()
     gained = None
     if not confirmation.has_confirmed(experiment.space, planned, records):
         gained = gain(experiment.space, records, found, None)

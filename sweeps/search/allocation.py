@@ -326,7 +326,7 @@ class Allocator:
 
     def _repeat(self, records: list[Trial]) -> dict[str, Value] | None:
         """Return the parameters of the next repeat that the confirmation waits for, or None."""
-        found = rounds.of_store(self._store, records)
+        found = rounds.of_store(self._store, self._space, records)
         return found[0].repeat(*found[1].due[0]) if found is not None and found[1].due else None
 
     def _create_for_others(

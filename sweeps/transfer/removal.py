@@ -53,7 +53,7 @@ def verdicts(experiment: Experiment, records: Sequence[Trial], *, ended: bool | 
         sizes = stored_stages.sizes(experiment.store, [each.key for each in found])
     to_come: list[dict[str, Value]] = []  # certain to follow: repeats, and of a grid those that no trial has
     if found and ended is None:
-        confirmation = rounds.of_store(experiment.store, list(records))
+        confirmation = rounds.of_store(experiment.store, experiment.space, list(records))
         ended = _has_ended(experiment, records, confirmed=confirmation is None or confirmation[1].finished)
         if confirmation is not None and not ended:
             plan, standing = confirmation

@@ -237,7 +237,8 @@ class _NextTrial:
         elif silent:
             self.watcher.waiting(f"waiting for a heartbeat of {counted(silent, 'trial')} elsewhere")
         else:
-            if (confirmation := rounds.of_store(self.experiment.store, records)) is None:
+            confirmation = rounds.of_store(self.experiment.store, self.experiment.space, records)
+            if confirmation is None:
                 return False
             _, now = confirmation
             # Trials of `sweep ask`, which send no heartbeat, do not count: they may run for ever.

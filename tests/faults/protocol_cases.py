@@ -571,7 +571,7 @@ class Confirmed(Case):
             repeats,
         )
         self.require(all(r.status == "completed" for r in records), "all are completed", records)
-        found = rounds.of_store(self.store, records)
+        found = rounds.of_store(self.store, Experiment.open(self.store).space, records)
         self.require(found is not None and found[1].finished, "the confirmation is finished", found)
 
 

@@ -88,7 +88,8 @@ def wait_for(condition, seconds: float = 60.0) -> None:
 
 
 def standing_of(url: str):
-    found = of_store(LocalStore(url), Experiment.open(LocalStore(url)).trials())
+    experiment = Experiment.open(LocalStore(url))
+    found = of_store(experiment.store, experiment.space, experiment.trials())
     assert found is not None
     return found[1]
 

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 
 from sweeps.search.confirm.plan import Finalist, Plan
-from sweeps.search.confirm.rounds import Standing, losses
+from sweeps.search.confirm.rounds import Standing, losses, outside_constraints
 from sweeps.space.definition import Space
-from sweeps.trials.objectives import common_means, within_constraints
 from sweeps.trials.record import has_failed
 
 LEVEL = 0.95
@@ -58,16 +57,6 @@ class Answer:
     equal: bool
 
 
-def outside_constraints(space: Space, standing: Standing) -> set[int]:
-    """Return the finalists whose repeats so far have means outside of the sweep's outcome constraints."""
-    is_within = within_constraints(space)
-    completed = {key: r.metrics for key, r in standing.records.items() if r.status == "completed"}
-    runs = {
-        trial: [metrics for key, metrics in completed.items() if key[0] == trial] for trial, _ in completed
-    }
-    return {trial for trial, own in runs.items() if not is_within(common_means(own))}
-
-
 def answer(space: Space, plan: Plan, standing: Standing) -> Answer | None:
     """Return what the repeats so far say; None if no finalist has a result.
 
@@ -77,7 +66,7 @@ def answer(space: Space, plan: Plan, standing: Standing) -> Answer | None:
     from sweeps.search.confirm import posterior  # scipy
 
     failed = {trial for (trial, _), record in standing.records.items() if has_failed(record)}
-    outside = outside_constraints(space, standing)
+    outside = outside_constraints(space, standing.records)
     sound = {key: record for key, record in standing.records.items() if key[0] not in failed | outside}
     selection = {t: found for t, found in losses(plan, sound, plan.metric).items() if found}
     if not selection:
@@ -86,7 +75,6 @@ def answer(space: Space, plan: Plan, standing: Standing) -> Answer | None:
     averages = {t: plan.sign * math.fsum(by.values()) / len(by) for t, by in test.items() if by}
     first = {finalist.trial: plan.sign * finalist.first for finalist in plan.finalists}
     found = posterior.estimate(selection, test, first, level=LEVEL)
-    # The race knows no constraints: the winner may have left it because of one that is outside of them.
     left = dict.fromkeys(outside, "its means are outside of the outcome constraints") | dict(standing.left)
     left.pop(found.winner, None)
     rows = [

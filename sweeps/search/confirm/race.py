@@ -17,7 +17,7 @@ replaces the pooled one if it is larger.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 
 import numpy as np
@@ -35,7 +35,9 @@ ROUNDING = 1e-12
 """Differences this small beside the losses are rounding, not evidence."""
 
 
-def remaining(losses: Losses, *, seeds: int, error_rate: float = 0.05) -> frozenset[int]:
+def remaining(
+    losses: Losses, *, seeds: int, error_rate: float = 0.05, cannot_win: Collection[int] = ()
+) -> frozenset[int]:
     """Return the candidates that can still be the best; the others have left for good.
 
     The answer depends on the numbers alone, not on the order in which they arrived: round r is that of the
@@ -50,6 +52,7 @@ def remaining(losses: Losses, *, seeds: int, error_rate: float = 0.05) -> frozen
     Args:
         losses: what was measured so far, in complete rounds: a run that is still going counts as failed.
         error_rate: greatest probability that the truly best candidate ever leaves.
+        cannot_win: candidates because of which nobody leaves, whatever their losses.
 
     Raises:
         ValueError: `seeds` is not positive, or `error_rate` is not between 0 and 1.
@@ -58,22 +61,22 @@ def remaining(losses: Losses, *, seeds: int, error_rate: float = 0.05) -> frozen
         raise ValueError(f"seeds must be positive and error_rate between 0 and 1; got {seeds}, {error_rate}")
     candidates, rounds = sorted(losses), sorted({seed for runs in losses.values() for seed in runs})
     table = np.array([[losses[c].get(seed, math.nan) for seed in rounds] for c in candidates], dtype=float)
-    staying = np.ones(len(candidates), dtype=bool)
+    staying, may_win = np.ones(len(candidates), dtype=bool), ~np.isin(candidates, list(cannot_win))
     with np.errstate(over="ignore", invalid="ignore"):  # losses near the largest float are no evidence
         for count in range(2, min(len(rounds), seeds - 1) + 1):
-            staying &= ~_beaten(table[:, :count], staying, error_rate / (seeds - 2))
+            staying &= ~_beaten(table[:, :count], staying, may_win, error_rate / (seeds - 2))
     return frozenset(c for c, stays in zip(candidates, staying, strict=True) if stays)
 
 
-def _beaten(table: Floats, staying: Mask, error_rate: float) -> Mask:
-    """Return which candidates [K] are beaten by one that stays, by their losses [K, rounds] so far."""
+def _beaten(table: Floats, staying: Mask, may_win: Mask, error_rate: float) -> Mask:
+    """Return which candidates [K] are beaten by one that stays and may win, by their losses [K, rounds]."""
     row, column = np.nonzero(np.isfinite(table) & staying[:, None])
     measured, beaten = np.unique(row), np.zeros(len(table), dtype=bool)
     # Effects of the candidates and of the seeds by least squares, which is the two-way analysis of variance
     # where no run has failed.
     design = np.hstack([row[:, None] == measured, column[:, None] == np.unique(column)[1:]]).astype(float)
     freedom = len(row) - int(np.linalg.matrix_rank(design)) if len(measured) > 1 else 0
-    if freedom < 1:
+    if freedom < 1 or not may_win[measured].any():
         return beaten
     values = table[row, column]
     center = values.mean()  # losses that are large beside their differences lose digits otherwise
@@ -81,7 +84,7 @@ def _beaten(table: Floats, staying: Mask, error_rate: float) -> Mask:
     effects = inverse @ design.T @ (values - center)
     means, spread = effects[: len(measured)], inverse[: len(measured), : len(measured)]
     pooled = float(np.square(values - center - design @ effects).sum()) / freedom
-    leader = int(np.argmin(means))
+    leader = int(np.argmin(np.where(may_win[measured], means, np.inf)))
     own, shared = _own_variances(table[measured] - table[measured[leader]])
     variance = np.maximum(pooled, own) * (np.diag(spread) + spread[leader, leader] - 2 * spread[leader])
     limit = dunnett(len(table) - 1, freedom, error_rate) * np.sqrt(variance.clip(min=0))

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sweeps.search.confirm.plan import Plan, stored_plan
+from sweeps.space.definition import Space
 from sweeps.storage.base import Store
+from sweeps.trials.objectives import common_means, within_constraints
 from sweeps.trials.record import Trial, has_failed
 
 Losses = dict[int, dict[int, float]]
@@ -42,14 +44,18 @@ class Standing:
     records: Mapping[tuple[int, int], Trial] = field(default_factory=dict)
 
 
-def of_store(store: Store, records: list[Trial]) -> tuple[Plan, Standing] | None:
+def of_store(store: Store, space: Space, records: list[Trial]) -> tuple[Plan, Standing] | None:
     """Return the sweep's plan and its state; None if nothing is to be confirmed. Raises `DamagedObject`."""
     stored = stored_plan(store)
-    return None if stored is None else (stored[0], standing(stored[0], records))
+    return None if stored is None else (stored[0], standing(space, stored[0], records))
 
 
-def standing(plan: Plan, records: list[Trial]) -> Standing:
-    """Return the state of the confirmation. All rounds are judged anew, each by the results until then."""
+def standing(space: Space, plan: Plan, records: list[Trial]) -> Standing:
+    """Return the state of the confirmation. All rounds are judged anew, each by the results until then.
+
+    But those whose means over all results are outside of the outcome constraints push nobody out of any: they
+    cannot win. They stay in the race, as a further seed may bring them within.
+    """
     repeats = plan.repeats(records)
     left: dict[int, str] = {}
     for (trial, seed), record in repeats.items():
@@ -59,6 +65,7 @@ def standing(plan: Plan, records: list[Trial]) -> Standing:
     failed = frozenset(left)
     unfinished = tuple(r for (trial, _), r in repeats.items() if trial in failed and not r.finished)
     racing = tuple(finalist.trial for finalist in plan.finalists if finalist.trial not in failed)
+    outside = outside_constraints(space, repeats)
     begun = 0  # rounds
     why = ""
     while racing and begun < len(plan.seeds):
@@ -80,7 +87,9 @@ def standing(plan: Plan, records: list[Trial]) -> Standing:
             judged = {key: record for key, record in repeats.items() if key[1] in plan.seeds[:begun]}
             results = losses(plan, judged, plan.metric)
             results = {trial: runs for trial, runs in results.items() if trial not in failed}
-            staying = race.remaining(results, seeds=len(plan.seeds), error_rate=plan.error_rate)
+            staying = race.remaining(
+                results, seeds=len(plan.seeds), error_rate=plan.error_rate, cannot_win=outside
+            )
             left |= {t: f"could not win any more after round {begun}" for t in racing if t not in staying}
             racing = tuple(trial for trial in racing if trial in staying)
     if unfinished:
@@ -88,6 +97,16 @@ def standing(plan: Plan, records: list[Trial]) -> Standing:
     if not racing:
         why = "no finalist is left"
     return Standing(round=begun, racing=racing, left=left, finished=True, why=why, records=repeats)
+
+
+def outside_constraints(space: Space, repeats: Mapping[tuple[int, int], Trial]) -> set[int]:
+    """Return the finalists whose completed repeats have means outside of the sweep's outcome constraints."""
+    is_within = within_constraints(space)
+    completed = {key: r.metrics for key, r in repeats.items() if r.status == "completed"}
+    runs = {
+        trial: [metrics for key, metrics in completed.items() if key[0] == trial] for trial, _ in completed
+    }
+    return {trial for trial, own in runs.items() if not is_within(common_means(own))}
 
 
 def losses(plan: Plan, repeats: Mapping[tuple[int, int], Trial], metric: str) -> Losses:

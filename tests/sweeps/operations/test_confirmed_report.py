@@ -137,7 +137,7 @@ def test_who_is_outside_over_fresh_seeds_does_not_win_the_confirmation(
     other = {1: [(2.1, 8.1), (2.0, 8.0) if with_other else (2.0, 19.0)]}
     records = sweep_of([(1.0, 9.8), (2.0, 8.0)], {0: [(1.0, 10.6), (1.02, 10.4)], **other})
     plan(experiment, records, (0, 1), "loss")
-    found = rounds.of_store(experiment.store, records)
+    found = rounds.of_store(experiment.store, experiment.space, records)
     assert found is not None
     assert found[1].finished
     answer = confirmation.confirmed_answer(experiment, records)
@@ -280,7 +280,7 @@ def test_a_confirmation_of_another_objective_does_not_choose_the_best(tmp_path: 
     page = page_of(experiment, records)
     assert page.best is not None
     assert (page.best.trial, page.best.confirmation) == (0, None)
-    planned = rounds.of_store(experiment.store, records)
+    planned = rounds.of_store(experiment.store, experiment.space, records)
     assert not confirmation.has_confirmed(experiment.space, planned, records)
 
 

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from sweeps.search.confirm.plan import Finalist, Plan
 from sweeps.search.confirm.rounds import losses, standing
+from sweeps.space.definition import Objective, Program, Range, Space
 from sweeps.trials.record import Trial, has_failed
 
+SPACE = Space(
+    name="case",
+    objectives=(Objective(metric="final_loss"),),
+    program=Program(kind="function", function="m:f"),
+    parameters=(Range(name="x", min=0.0, max=1.0, kind="float"),),
+)
 SEARCHED = 20
 """Index of the first repeat."""
 
@@ -37,10 +44,10 @@ def repeat(of: Plan, index: int, key: tuple[int, int], loss: float | None = None
     return Trial(trial=index, parameters=of.repeat(*key), generator="confirm", **fields)
 
 
-def run(of: Plan, outcome, records: list[Trial] | None = None) -> list[Trial]:
+def run(of: Plan, outcome, space: Space = SPACE) -> list[Trial]:
     """Run every repeat that is due, one after another; `outcome` returns the fields of (finalist, seed)."""
-    records = list(records or ())
-    while due := standing(of, records).due:
+    records: list[Trial] = []
+    while due := standing(space, of, records).due:
         records.append(repeat(of, SEARCHED + len(records), due[0], **outcome(*due[0])))
     return records
 
@@ -61,20 +68,20 @@ def keys(of: Plan, records) -> list[tuple[int, int]]:
 
 class TestRounds:
     def test_third_round_waits_for_first_two(self):
-        first = standing(plan(), [])
+        first = standing(SPACE, plan(), [])
         assert first.due == tuple((trial, seed) for seed in (100, 101) for trial in range(3))
         assert (first.round, first.racing, first.finished) == (2, (0, 1, 2), False)
         records = [repeat(plan(), 20 + i, key, **alike(*key)) for i, key in enumerate(first.due)]
         records[3] = replace(records[3], status="running", metrics={}, worker="w")
-        waiting = standing(plan(), records)
+        waiting = standing(SPACE, plan(), records)
         assert (waiting.due, waiting.open, waiting.round) == ((), (records[3],), 2)
         records[3] = repeat(plan(), 23, first.due[3], **alike(*first.due[3]))
-        assert standing(plan(), records).due == ((0, 102), (1, 102), (2, 102))
+        assert standing(SPACE, plan(), records).due == ((0, 102), (1, 102), (2, 102))
 
     def test_losers_leave_and_last_runs_all_seeds(self):
         of = plan()
         records = run(of, by_quality)
-        end = standing(of, records)
+        end = standing(SPACE, of, records)
         assert end.finished
         assert end.racing == (1,)
         assert set(end.left) == {0, 2}
@@ -84,7 +91,7 @@ class TestRounds:
         judged = max(seed for trial, seed in keys(of, records) if trial == 0)
         alone = [key for key in keys(of, records) if key[1] > judged]
         after = standing(
-            of, [r for r, key in zip(records, keys(of, records), strict=True) if key not in alone]
+            SPACE, of, [r for r, key in zip(records, keys(of, records), strict=True) if key not in alone]
         )
         assert list(after.due) == alone
 
@@ -92,7 +99,7 @@ class TestRounds:
         of = plan()
         records = run(of, lambda trial, seed: {"loss": 3.0 + 0.01 * ((trial + seed) % 3)})
         assert len(records) == 15
-        assert standing(of, records).racing == (0, 1, 2)
+        assert standing(SPACE, of, records).racing == (0, 1, 2)
 
     @pytest.mark.parametrize(
         ("status", "failure", "leaves"),
@@ -113,7 +120,7 @@ class TestRounds:
                 return {"status": status, "failure": failure, "error": "so it goes"}
             return alike(trial, seed)
 
-        end = standing(of, run(of, outcome))
+        end = standing(SPACE, of, run(of, outcome))
         assert end.finished
         assert (1 in end.left) == leaves
         if leaves:
@@ -129,19 +136,38 @@ class TestRounds:
             return by_quality(trial, at)
 
         records = run(of, outcome)
-        end = standing(of, records)
+        end = standing(SPACE, of, records)
         assert (end.racing, set(end.left), end.why) == ((0, 2), {1}, "")
         assert {key for key in keys(of, records) if key[0] != 1} == {
             (i, at) for i in (0, 2) for at in of.seeds
         }
         assert max(at for trial, at in keys(of, records) if trial == 1) == max(seed, 100)
 
+    @pytest.mark.parametrize("last", [100, 102])
+    def test_nobody_leaves_because_of_a_finalist_outside_of_the_constraints(self, last):
+        """Finalist 1 is the best by far; until `last` it is within them."""
+        of, space = plan(), replace(SPACE, outcome_constraints=("ms <= 10",))
+
+        def outcome(trial, seed):
+            ms = 9.0 if trial != 1 or seed < last else 20.0
+            metrics = {"final_loss": by_quality(trial, seed)["loss"], "ms": ms}
+            return {"status": "completed", "metrics": metrics}
+
+        records = run(of, outcome, space)
+        end = standing(space, of, records)
+        assert (end.racing, end.left) == ((0, 1, 2), {})
+        assert len(records) == 15
+        inside = run(
+            of, lambda *key: outcome(*key) | {"metrics": outcome(*key)["metrics"] | {"ms": 9.0}}, space
+        )
+        assert set(standing(space, of, inside).left) == {0, 2}
+
     def test_it_ends_only_once_the_repeats_of_failed_finalists_have(self):
         of = plan()
         failed = {"status": "failed", "failure": "crashed", "error": "x"}
         records = [repeat(of, 20 + i, (i, 100), **failed) for i in range(3)]
         running = repeat(of, 23, (0, 101), status="running", worker="w")
-        now = standing(of, [*records, running])
+        now = standing(SPACE, of, [*records, running])
         assert (now.finished, now.due, now.open) == (False, (), (running,))
 
     def test_when_all_of_them_fail_nobody_is_left(self):
@@ -149,34 +175,34 @@ class TestRounds:
         records = run(
             of, lambda trial, seed: {"status": "failed", "failure": "crashed", "error": "no such key"}
         )
-        end = standing(of, records)
+        end = standing(SPACE, of, records)
         assert (len(records), end.finished, end.racing, end.due) == (3, True, (), ())
         assert end.why == "no finalist is left"
         again = [replace(record, status="pending", error=None, failure=None) for record in records]
-        assert not standing(of, again).finished, "after `sweep retry` it goes on"
+        assert not standing(SPACE, of, again).finished, "after `sweep retry` it goes on"
 
     def test_a_round_that_does_not_fit_the_budget_is_not_begun(self):
         of = plan(trials=8)
         records = run(of, alike)
-        end = standing(of, records)
+        end = standing(SPACE, of, records)
         assert (len(records), end.finished, end.round) == (6, True, 2)
         assert "budget of 8" in end.why
 
     def test_the_last_finalist_has_what_the_budget_leaves(self):
         of = plan(trials=10, seeds=8)
         records = run(of, by_quality)
-        assert standing(of, records).racing == (1,)
+        assert standing(SPACE, of, records).racing == (1,)
         assert len(records) == 10
 
     def test_trials_of_another_kind_are_no_repeats(self):
         of = plan()
         same = replace(repeat(of, 5, (0, 100), 1.0), generator="imported")
         other = replace(repeat(of, 6, (0, 100), 1.0), parameters={**of.repeat(0, 100), "x": 0.7})
-        assert len(standing(of, [same, other]).due) == 6
+        assert len(standing(SPACE, of, [same, other]).due) == 6
 
     def test_a_goal_to_maximize_races_the_other_way(self):
         of = replace(plan(), goal="maximize")
-        end = standing(of, run(of, by_quality))
+        end = standing(SPACE, of, run(of, by_quality))
         assert 1 in end.left
         assert losses(of, end.records, "final_loss")[0][100] < 0
 
@@ -199,16 +225,18 @@ def test_whatever_happens_it_ends_and_no_repeat_runs_twice(finalists, seeds, bud
         return {"loss": 3.0 + random.gauss(0.1 * trial, 0.02)}
 
     records: list[Trial] = []
-    while not (now := standing(of, records)).finished:
+    while not (now := standing(SPACE, of, records)).finished:
         assert now.due
         assert {trial for trial, _ in now.due} <= set(now.racing)
         assert not {trial for trial, _ in now.due} & set(now.left)
         key = random.choice(now.due)  # whichever worker was faster
         records.append(repeat(of, SEARCHED + len(records), key, **outcome(*key)))
-        gone = set(now.due) - {key} - set(standing(of, records).due)
+        gone = set(now.due) - {key} - set(standing(SPACE, of, records).due)
         assert all(has_failed(records[-1]) and trial == key[0] for trial, _ in gone)
     found = keys(of, records)
     assert len(found) == len(set(found)) <= min(finalists * seeds, budget or 99)
-    assert standing(of, records[::-1]) == standing(of, records), "the order of the results is no matter"
+    assert standing(SPACE, of, records[::-1]) == standing(SPACE, of, records), (
+        "the order of the results is no matter"
+    )
     assert set(now.racing) | set(now.left) == set(range(finalists))
     assert not set(now.racing) & set(now.left)
