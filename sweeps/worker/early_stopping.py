@@ -16,6 +16,7 @@ from sweeps.search.halving_rule import judge_rung
 from sweeps.search.outcomes import Outcomes, cost_metric
 from sweeps.space.definition import EarlyTerminate, Space
 from sweeps.space.stages import Stages
+from sweeps.trials.objectives import within_constraints
 from sweeps.trials.record import Trial
 
 Curve = tuple[tuple[float, float], ...]
@@ -70,9 +71,12 @@ def _rivals(
 ) -> Sequence[Trial]:
     """Return the trials that the record must keep up with; none if they are not known.
 
+    Completed ones outside of the outcome constraints are not: whatever their loss, none can be the best.
     Of two objectives the other one must be the cost of the stages: then a trial is compared with those that
     cost no more. Where it has the lowest loss of them, it may be on the front.
     """
+    is_within = within_constraints(space)
+    others = [other for other in others if other.status != "completed" or is_within(other.metrics)]
     if len(space.objectives) == 1:
         return others
     stages = Stages(space)

@@ -107,6 +107,24 @@ class TestTwoObjectives:
         assert should_stop(space, long_trial(9, 900, 99.0, "running", 20), others) is None
 
 
+@pytest.mark.parametrize("kind", ["percentile", "hyperband"])
+@pytest.mark.parametrize("space", [TOY, LENGTH_AND_LOSS], ids=["one", "two"])
+def test_no_trial_stops_because_of_those_outside_of_the_constraints(space: Space, kind: str) -> None:
+    """Trials 0 to 3 have the lowest losses, and none of them can be the best."""
+
+    def completed(index: int, ms: float) -> Trial:
+        done = long_trial(index, 100 + index, floor=float(index))
+        return replace(done, metrics={**done.metrics, "ms": ms})
+
+    space = replace(space, early_terminate=replace(EARLY, type=kind))
+    others = [completed(index, 20.0 if index < 4 else 5.0) for index in range(8)]
+    judged = long_trial(9, 200, floor=4.5, status="running", last_step=20)
+    assert should_stop(space, judged, others) is not None
+    assert should_stop(replace(space, outcome_constraints=("ms <= 10",)), judged, others) is None
+    worse = long_trial(9, 200, floor=9.5, status="running", last_step=20)
+    assert should_stop(replace(space, outcome_constraints=("ms <= 10",)), worse, others) is not None
+
+
 class TestHyperband:
     RUNGS = EarlyTerminate(type="hyperband", min_trials=3, min_step=10.0, eta=3.0)
 
