@@ -35,8 +35,8 @@ def import_(sweep: Sweep, again: bool, table: Path) -> None:
 
     Columns are named as `sweep export` names them, or like the parameters and metrics; tables that Optuna,
     W&B and Ray Tune export are understood, too. All rows are checked against the search space first; if one
-    does not fit, nothing is imported. Rows that did not complete, and rows that the sweep has already, are
-    left out. Imported trials do not count towards the run cap.
+    does not fit, nothing is imported. Rows that did not complete, but for failed repeats of a confirmation,
+    and rows that the sweep has already, are left out. Imported trials do not count towards the run cap.
     """
     from sweeps.upkeep.importing import import_table
     from sweeps.worker.loop import identity

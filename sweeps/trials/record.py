@@ -142,7 +142,8 @@ class Trial:
     @property
     def is_imported(self) -> bool:
         """Return whether it ran elsewhere, as did a repeat of a confirmation without an attempt."""
-        unattempted = self.generator == "confirm" and self.status == "completed" and not self.attempt
+        has_ended = self.status in ("completed", "failed")
+        unattempted = self.generator == "confirm" and has_ended and not self.attempt
         return unattempted or self.generator == "imported"
 
     @property

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import cast, get_args
 
 from sweeps.programs.result import needed_metrics
 from sweeps.space.constraints import parse
@@ -39,13 +40,13 @@ from sweeps.text.columns import (
     metric_of,
 )
 from sweeps.trials import storable
-from sweeps.trials.record import STATUSES
+from sweeps.trials.record import STATUSES, Failure
 from sweeps.upkeep.other_tools import Source, understand
 from sweeps.upkeep.tables import Cell, Row, Table, TableError
 
 log = logging.getLogger(__name__)
 
-_STATUS, _FAILURE, _GENERATOR = "status", "failure", "generator"
+_STATUS, _FAILURE, _GENERATOR, _ERROR = "status", "failure", "generator", "error"
 _OWN = frozenset(("trial", _STATUS, "attempt", _GENERATOR))
 """Columns of an exported table; `analysis.table` knows it by the same ones."""
 
@@ -56,11 +57,15 @@ class Result:
 
     Args:
         is_repeat: whether the row says that it is a repeat of `sweep confirm`.
+        error: of a repeat that has failed, so that its configuration is not confirmed; None if it has not.
+        failure: how; None if the table does not say it.
     """
 
     parameters: Mapping[str, Value]
     metrics: Mapping[str, float | None]
     is_repeat: bool = False
+    error: str | None = None
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +84,7 @@ class _Columns:
 
 
 def admit(table: Table, space: Space) -> Admitted:
-    """Return the completed rows of the table as results of this space.
+    """Return the completed rows of the table, and failed repeats, as results of this space.
 
     A parameter's column is called `param.<name>` or `<name>`, a metric's `<name>` or `metric.<name>`. A fixed
     parameter needs no column; an inactive conditional parameter must be empty.
@@ -98,8 +103,19 @@ def admit(table: Table, space: Space) -> Admitted:
     for row in table.rows:
         in_row: list[str] = []
         status = str(row.cells.get(_STATUS) or "completed")
+        is_repeat = row.cells.get(_GENERATOR) == "confirm"
         if status not in STATUSES:
             in_row.append(f"{_STATUS}: {status!r} is none of {', '.join(STATUSES)}")
+        elif status == "failed" and is_repeat and (failure := row.cells.get(_FAILURE)) != "lost":
+            results.append(
+                Result(
+                    parameters=_parameters(row, columns, space, in_row),
+                    metrics={},
+                    is_repeat=True,
+                    error=storable.text(str(row.cells.get(_ERROR) or "")),
+                    failure=cast("Failure", failure) if failure in get_args(Failure) else None,
+                )
+            )
         elif status != "completed":
             left_out[status] += 1
             continue
@@ -115,7 +131,6 @@ def admit(table: Table, space: Space) -> Admitted:
                     in_row.append(f"{column}: {what}")
                 elif number is not None:  # columns of text are ignored
                     metrics[name] = number if finite else None
-            is_repeat = row.cells.get(_GENERATOR) == "confirm"
             results.append(Result(parameters=parameters, metrics=metrics, is_repeat=is_repeat))
         problems += [f"{table.file}:{row.number}: {problem}" for problem in in_row]
     if problems:

@@ -24,7 +24,7 @@ from sweeps.text.counted import counted
 from sweeps.trials import packs
 from sweeps.trials import record as trial
 from sweeps.trials.lease import PATIENCE_S, ObjectLease
-from sweeps.trials.record import Trial
+from sweeps.trials.record import Trial, has_failed
 from sweeps.trials.redaction import redact_names
 from sweeps.upkeep import tables
 from sweeps.upkeep.admission import Result, admit
@@ -48,7 +48,7 @@ class Imported(Source):
 
 
 def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool = False) -> Imported:
-    """Write the completed rows of the table as completed trials of the sweep.
+    """Write the completed rows of the table as completed trials of the sweep, and failed repeats as failed.
 
     Args:
         again: import rows that the sweep has already once more, as repeated measurements.
@@ -76,6 +76,8 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
     with lease.hold_in_turn(worker, patience_s=PATIENCE_S, then=then):
         records = experiment.trials()
         results = _with_confirmed(experiment.space, records, results)
+        alone = sum(result.error is not None and not result.is_repeat for result in results)
+        results = [result for result in results if result.error is None or result.is_repeat]
         new = results if again else _new_results(experiment.space, records, results)
         least = records[-1].trial + 1 if records else 0
         trials = _write_all(experiment, least, new)
@@ -84,7 +86,7 @@ def import_table(experiment: Experiment, path: Path, *, worker: str, again: bool
     return Imported(
         trials=tuple(trials),
         known=len(results) - len(new),
-        left_out=admitted.left_out,
+        left_out=dict(Counter(admitted.left_out) + Counter(failed=alone)),
         tool=admitted.tool,
         columns=admitted.columns,
     )
@@ -117,9 +119,9 @@ def _new_results(space: Space, records: Sequence[Trial], results: Sequence[Resul
     domain = Domain(space)
     names = {name for result in results for name in result.metrics}
     present = Counter(
-        _identity(domain, Result(parameters=record.parameters, metrics=record.metrics), names)
+        _identity(domain, _result_of(record), names)
         for record in records
-        if record.status == "completed"
+        if record.status == "completed" or (record.generator == "confirm" and has_failed(record))
     )
     unknown = []
     for result in results:
@@ -131,15 +133,21 @@ def _new_results(space: Space, records: Sequence[Trial], results: Sequence[Resul
     return unknown
 
 
+def _result_of(record: Trial) -> Result:
+    error = (record.error or "") if record.status == "failed" else None
+    return Result(parameters=record.parameters, metrics=record.metrics, error=error)
+
+
 def _identity(domain: Domain, result: Result, names: Iterable[str]) -> Hashable:
     """Return a key that is equal for results with equal parameters and metrics (those of the table)."""
-    return domain.identity(result.parameters), frozenset(
-        (name, value) for name in names if (value := result.metrics.get(name)) is not None
-    )
+    is_failure = result.error is not None
+    metrics = {} if is_failure else result.metrics
+    found = frozenset((name, value) for name in names if (value := metrics.get(name)) is not None)
+    return domain.identity(result.parameters), is_failure, found
 
 
 def _write_all(experiment: Experiment, index: int, results: Sequence[Result]) -> list[int]:
-    """Write the results as completed trials from `index` on, and return their indices.
+    """Write the results as ended trials from `index` on, and return their indices.
 
     Indices of trials whose records are lost and whose files are left are passed over, as by `free_index`,
     which would list the files of one index after another.
@@ -155,10 +163,12 @@ def _write_all(experiment: Experiment, index: int, results: Sequence[Result]) ->
             now = store.now()
             record = Trial(
                 trial=index,
-                status="completed",
+                status="completed" if result.error is None else "failed",
                 parameters=MappingProxyType(dict(result.parameters)),
                 generator="confirm" if result.is_repeat else "imported",
                 metrics=MappingProxyType(dict(result.metrics)),
+                error=result.error,
+                failure=result.failure,
                 created=now,
                 ended=now,
             )

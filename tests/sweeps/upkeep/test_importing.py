@@ -261,6 +261,52 @@ def test_imported_repeats_of_a_confirmation_cost_this_sweep_nothing(space, tmp_p
     assert record.generator == "baseline"
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "json"])
+def test_a_failed_repeat_refutes_its_configuration_here_too(space, tmp_path, suffix):
+    """Trial 0 failed with a third seed; the repeat of trial 1 that lost its workers says nothing."""
+    source = sweep_with(space, CONFIRMED, tmp_path)
+    failed = replace(
+        source.trials()[4],
+        trial=6,
+        status="failed",
+        parameters={"x": 0.1, "seed": 815},
+        metrics={},
+        attempt=1,
+        failure="diverged",
+        error="loss is nan\nsecond line",
+    )
+    lost = replace(failed, trial=7, parameters={"x": 0.2, "seed": 815}, failure="lost", error="lost 3 times")
+    exported = tmp_path / f"all.{suffix}"
+    records = [*source.trials(), failed, lost]
+    assert export.best_confirmed(source.space, records) == records[1]
+    export.write(exported, source.space, "", records)
+    other = Experiment.create(MemoryStore(), source.space)
+    done = import_table(other, exported, worker="me")
+    assert (len(done.trials), dict(done.left_out)) == (7, {"failed": 1})
+    records = other.trials()
+    assert export.best_confirmed(other.space, records) == records[1]
+    found = TrialsTable.from_document(export.document(other.space, "", records)).configurations
+    assert set(found.repeats.runs) == {1}
+    last = records[6]
+    assert (last.status, last.generator, last.failure) == ("failed", "confirm", "diverged")
+    assert (last.parameters, last.error) == (failed.parameters, failed.error)
+    assert import_table(other, exported, worker="me").known == 7
+    assert diagnostics.examine(other, survey(other.store)) == []
+    assert cost(export.cost_rows(other.space, records), 8).so_far == 0.0
+    assert budget.spent(other.space, records, other.store.now()).device_hours == 0.0
+    record = other.ask("w1")
+    assert record is not None
+    assert record.generator == "baseline"
+
+
+def test_a_failed_repeat_of_a_trial_that_is_not_there_is_left_out(space, tmp_path):
+    rows = CONFIRMED.replace("0,completed,1,baseline,0.1,0,1.0,1", "0,failed,1,confirm,0.1,7,,")
+    rows = "".join(line for line in rows.splitlines(keepends=True) if ",0.1,199713," not in line)
+    rows = rows.replace("5,completed,1,confirm,0.1,4711,1.0,1\n", "")
+    experiment = sweep_with(space, rows, tmp_path)
+    assert [record.status for record in experiment.trials()] == ["completed"] * 3
+
+
 def test_repeats_whose_trial_was_left_out_of_the_table_are_trials_of_their_own(space, tmp_path):
     rows = "".join(line for line in CONFIRMED.splitlines(keepends=True) if not line.startswith("1,"))
     experiment = sweep_with(space, rows, tmp_path)
