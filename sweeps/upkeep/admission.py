@@ -26,6 +26,7 @@ from sweeps.space.definition import (
     is_number,
     is_value,
     same_value,
+    to_plain,
 )
 from sweeps.space.domain import is_repeat_key
 from sweeps.space.scale import ends, is_level
@@ -298,6 +299,8 @@ def _matches(cell: Cell, member: Value) -> bool:
     if member is None:
         return str(cell).lower() in ("null", "none")
     if isinstance(member, tuple):
+        if str(cell) == str(to_plain(member)):  # as pandas writes the lists of `sweep.trials()`
+            return True
         try:
             value = from_plain(json_reader.parse(str(cell)))
         except ValueError:

@@ -101,6 +101,17 @@ def test_frame_of_trials_is_imported_as_it_was(finished, space, tmp_path, suffix
     assert {each.parameters["sizes"] for each in copy.trials()} == {(1, 2)}
 
 
+def test_csv_of_pandas_is_imported_as_it_was(finished, space, tmp_path):
+    """It writes lists as Python does: `[3, [None, True]]`, `['a', 'b c']`."""
+    file = tmp_path / "t.csv"
+    finished.trials().to_csv(file, index=False)
+    copy = Experiment.create(MemoryStore(), space)
+    importing.import_table(copy, file, worker="test")
+    assert [each.parameters for each in copy.trials()] == [
+        each.parameters for each in finished.experiment.trials()
+    ]
+
+
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
 def test_analysis_tells_null_from_inactive(finished, space, tmp_path, suffix):
     file = tmp_path / f"t.{suffix}"
