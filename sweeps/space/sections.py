@@ -21,11 +21,11 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    ModelWrapValidatorHandler,
     ValidationError,
     ValidationInfo,
     model_validator,
 )
+from pydantic.functional_validators import ModelWrapValidatorHandler  # 2.9 has it here alone
 
 from sweeps.errors import SpaceError
 from sweeps.space.definition import BUDGET_HINTS, EarlyRule, Goal, Lease, Method, Priors, Reuse
