@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -213,3 +215,70 @@ def test_the_page_is_written_from_the_tables(tmp_path: Path) -> None:
     pair = at_best_rates(pd.read_csv(RECORDS / "cpu.csv")).compare(Lengths(400, 200), Lengths(0, 733))
     assert pair is not None
     assert pair.mean == pytest.approx(-(0.2250 + 0.2238 + 0.2536) / 3, abs=2e-4)
+
+
+BY_HAND = {
+    (0, 200): (5.1900, 5.1057, 5.2229),
+    (0, 267): (4.9304, 4.8613, 4.9886),
+    (0, 333): (4.6695, 4.7368, 4.7255),
+    (0, 467): (4.3889, 4.4766, 4.4489),
+    (0, 733): (4.1223, 4.1361, 4.1677),
+    (50, 200): (4.9440, 4.8641, 4.9963),
+    (100, 200): (4.7624, 4.7334, 4.8406),
+    (200, 200): (4.3810, 4.4054, 4.4882),
+    (400, 200): (3.8973, 3.9123, 3.9141),
+}
+"""Losses of seeds 0, 1 and 2, read from cpu.csv, at the rates of `RATES_BY_HAND`."""
+
+RATES_BY_HAND = {
+    **{(0, steps): (8e-4, 8e-4) for steps in (200, 267, 333, 467)},
+    **{(0, 733): (8e-4, 4e-4), (50, 200): (4e-4, 8e-4), (100, 200): (8e-4, 8e-4)},
+    **{(200, 200): (8e-4, 2e-4), (400, 200): (8e-4, 5e-5)},
+}
+SALIENT_BY_HAND = (4.5159, 4.4522, 4.5702)
+"""Of 100 + 200 steps with saliency."""
+
+
+def in_words(first: Sequence[float], second: Sequence[float]) -> str:
+    """Return the mean of the differences and its interval; Student's t of two degrees of freedom is 4.303."""
+    differences = [x - y for x, y in zip(first, second, strict=True)]
+    mean, half = statistics.mean(differences), 4.3027 * statistics.stdev(differences) / math.sqrt(3)
+    return f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})"
+
+
+def test_thirty_records_by_hand_are_on_the_page() -> None:
+    """Without the code that makes the page: by the numbers above, and plain arithmetic."""
+    records = pd.read_csv(RECORDS / "cpu.csv")
+    page = Path(PAGE).read_text()
+    rows = []
+    for salient, lengths, losses in [
+        *((False, *each) for each in BY_HAND.items()),
+        (True, (100, 200), SALIENT_BY_HAND),
+    ]:
+        first, second = RATES_BY_HAND[lengths]
+        for seed, loss in enumerate(losses):
+            wanted = {
+                **dict(zip(("stage1_9.max_steps", "stage2.max_steps"), lengths, strict=True)),
+                **{RATE_1_9: first, RATE_2: second, "seed": seed, **SETTINGS, SALIENCY: salient},
+            }
+            (row,) = records[
+                (records[[f"param.{name}" for name in wanted]] == list(wanted.values())).all(axis=1)
+                & (records["status"] == "completed")
+            ].to_dict("records")
+            rows.append(row)
+            assert row["final_loss"] == pytest.approx(loss, abs=6e-5)
+            assert row["perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
+            assert row["tokens"] == sum(lengths) * 8 * 128
+            # a step of Stage 1.9 is 4/3 of one of Stage 2 in FLOPs, and 2 of it in effective steps
+            assert row["train_flops"] == pytest.approx(853423423488 * (lengths[0] * 4 / 3 + lengths[1]))
+            assert row["effective_steps"] == 2 * lengths[0] + lengths[1]
+    assert len(rows) == 30
+    for (length, steps), losses in BY_HAND.items():
+        mean = f"{statistics.mean(losses):.3f} [{min(losses):.3f}, {max(losses):.3f}]"
+        (line,) = (each for each in page.splitlines() if each.startswith(f"| {length} | {steps} |"))
+        assert f"| {mean} |" in line
+        if length:
+            alone = 200 + round(length * 4 / 3)
+            assert f"| {in_words(losses, BY_HAND[0, alone])}, {alone} steps |" in line
+    saved = f"| False | True | {in_words(SALIENT_BY_HAND, BY_HAND[100, 200])} |"
+    assert f"| 100 + 200 | `stage1_9.saliency.enabled` {saved}" in page
