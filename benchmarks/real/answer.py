@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,13 +109,15 @@ class Runs:
         return _paired(self.values(a), self.values(b))
 
     def alone_with(self, lengths: Lengths, column: str) -> Alone | None:
-        """Return Stage 2 alone with the compute of the lengths; None beyond what was trained.
+        """Return Stage 2 alone with the compute of the lengths; None beyond what was trained."""
+        return self.alone_at(self.mean(lengths, column), column, self.values(lengths).keys())
+
+    def alone_at(self, goal: float, column: str, seeds: Set[int]) -> Alone | None:
+        """Return Stage 2 alone with this compute; None beyond what was trained.
 
         Without a length of nearly that compute its loss is interpolated, linearly in the compute's logarithm,
-        between those that have the seeds of the lengths.
+        between those that have the seeds.
         """
-        goal = self.mean(lengths, column)
-        seeds = self.values(lengths).keys()
         every = [each for each in self.lengths if not each.stage1_9]
         known = [each for each in every if seeds <= self.values(each).keys()] or every
         alone = sorted((self.mean(each, column), each) for each in known)
@@ -222,26 +224,57 @@ def verdict(runs: Runs, what: str = "a Stage 1.9") -> str:
     worse = [steps for steps, pair in known.items() if pair.interval[0] > 0]
     unclear = [steps for steps in known if steps not in (*better, *worse)]
     found = {"is better": better, "is worse": worse, "shows no clear difference": unclear}
-    parts = [f"{word} after {_list(steps)} steps" for word, steps in found.items() if steps]
-    differences = [f"{_higher(pair)} after {steps}" for steps, pair in known.items()]
+    parts = [f"{word} with {_list(steps)} steps" for word, steps in found.items() if steps]
+    differences = [f"{_difference(pair)} with {steps}" for steps, pair in known.items()]
     seeds = set.intersection(*(set(each) for each in by_seed.values()))
     if len(known) > 1 and len(seeds) > 1 and len(parts) == 1:  # else the mean is of unlike things
         over_all = {s: statistics.fmean(each[s] for each in by_seed.values()) for s in seeds}
-        differences.append(
-            f"{_higher(compare(over_all, dict.fromkeys(seeds, 0.0)))} over these lengths together"
-        )
+        pair = compare(over_all, dict.fromkeys(seeds, 0.0))
+        differences.append(f"{_difference(pair)} as the mean of these lengths")
     return (
         f"Against Stage 2 alone with the same FLOPs, {what} before {STEPS} steps of Stage 2 "
-        f"{' and '.join(parts)}. The loss is {'; '.join(differences)}; {len(seeds)} seeds."
+        f"{' and '.join(parts)}. Difference of the losses: {'; '.join(differences)} (95 % intervals over "
+        f"{len(seeds)} seeds)."
     )
 
 
-def _higher(pair: Paired) -> str:
-    """Return a mean difference and its interval in words."""
-    mean, low, high = (
-        f"{abs(each):.3f} {'lower' if each < 0 else 'higher'}" for each in (pair.mean, *pair.interval)
-    )
-    return f"{mean} (95 %: {low} to {high})"
+def _by_effective_steps(runs: Runs) -> list[str]:
+    """Say where the verdict is another one with effective steps in place of FLOPs."""
+    found: dict[str, list[int]] = {"better": [], "worse": []}
+    for each in _both(runs):
+        beside = runs.beside_alone(each, "effective_steps")
+        if beside is not None and len(beside[0].differences) > 1:
+            low, high = beside[0].interval
+            if low > 0 or high < 0:
+                found["worse" if low > 0 else "better"].append(each.stage1_9)
+    parts = [f"{word} with {_list(steps)}" for word, steps in found.items() if steps]
+    if not parts:
+        return []
+    return [
+        "With the same effective steps in place of FLOPs, of which a step of Stage 1.9 counts as two, a "
+        f"Stage 1.9 before Stage 2 is {' and '.join(parts)}."
+    ]
+
+
+def _before_stage_2(runs: Runs) -> list[str]:
+    """Say where Stage 1.9 by itself is beside Stage 2 alone with its FLOPs."""
+    found = []
+    second = Lengths(0, STEPS)
+    for each in _both(runs) if second in runs.lengths else []:
+        flops = runs.mean(each, "train_flops") - runs.mean(second, "train_flops")
+        losses = runs.values(each, "stage2_start_loss")
+        alone = runs.alone_at(flops, "train_flops", losses.keys())
+        pair = None if alone is None else _paired(losses, alone.losses)
+        if alone is not None and pair is not None:
+            steps = f"{alone.steps} steps" + (", interpolated" if alone.is_interpolated else "")
+            mean = statistics.fmean(losses.values())
+            found.append(f"{mean:.3f} with {each.stage1_9} steps, {_difference(pair)} beside {steps}")
+    if not found:
+        return []
+    return [
+        "Stage 1.9 by itself, without any Stage 2, against Stage 2 alone with its FLOPs: "
+        f"{'; '.join(found)}. Half of its loss is cross-entropy on text, too, as in Stage 2."
+    ]
 
 
 def text(sweep: pd.DataFrame, *, pictures: str) -> str:
@@ -260,16 +293,19 @@ def text(sweep: pd.DataFrame, *, pictures: str) -> str:
         "Stage 1.9 costs 4/3 of one of Stage 2, as the teacher runs as well, so 50 steps of it and "
         f"{STEPS} of Stage 2 stand beside {alone(50)} of Stage 2 alone.",
         f"**{verdict(runs)}**",
+        *_before_stage_2(runs),
+        *_by_effective_steps(runs),
         *_salient_verdict(sweep),
         *_open_rates(sweep),
         _limits(runs),
         f"![held-out loss over compute]({pictures}/lengths.svg)",
         markdown_table(*_rows(runs)),
         "Losses are means over seeds, smallest and largest in brackets; differences are paired by seed, with "
-        "their 95 % interval (Student's t). A positive difference: the loss is higher with Stage 1.9. FLOPs "
-        "are counted by the trainer; effective steps count the teacher's pass as a whole step. Losses of "
-        "Stage 2 alone with lengths that were not trained are interpolated for each seed, linearly in the "
-        "logarithm of the steps: too high where the curve bends, which favours Stage 1.9.",
+        "their 95 % interval (Student's t). A positive difference: the loss is higher with Stage 1.9. "
+        "Losses before Stage 2 are at full quantisation, too. FLOPs are counted by the trainer; effective "
+        "steps count the teacher's pass as a whole step. Losses of Stage 2 alone with lengths that were not "
+        "trained are interpolated for each seed, linearly in the logarithm of the steps: too high where the "
+        "curve bends, which favours Stage 1.9.",
         _text_errors(sweep),
         "## Learning rates",
         _rate_search(runs),
@@ -291,11 +327,11 @@ def text(sweep: pd.DataFrame, *, pictures: str) -> str:
         "## Beside an earlier notebook",
         "A research notebook (SmolLM2-135M on an A40, 32 x 512 tokens a step, Muon, other text; its table is "
         "`analysis/examples/stage19_length_sweep.csv`) had 7.83 without Stage 1.9 and 7.52, 6.92 and 6.39 "
-        f"after 50, 100 and 200 steps of it, each before the same {STEPS} steps of Stage 2: longer trainings "
-        "beside a shorter one.",
+        f"after 50, 100 and 200 steps of it, each before the same {STEPS} steps of Stage 2, so not at equal "
+        "compute.",
         *_beside_notebook(runs),
         "## What would change it",
-        "Larger batches and a longer Stage 2: the teacher is far from reached. Muon in place of AdamW. "
+        "Larger batches and a longer Stage 2: the students are far from the teacher. Muon in place of AdamW. "
         "Trainings on an H200 on 2026-11-27 and 2026-11-29 do not count: torch 2.11 compiled their layers "
         "with a wrong gradient ([log](../log.md)).",
     ]
@@ -309,8 +345,9 @@ def _salient_verdict(sweep: pd.DataFrame) -> list[str]:
         return []
     found = verdict(runs, "a Stage 1.9 with saliency")
     return [
-        f"So it is by default, without [saliency](quantisation.md#saliency). **{found}** Its rates are those "
-        "that are best without saliency."
+        "All that is without [saliency](quantisation.md#saliency), which keeps a tenth of each matrix's "
+        f"columns in full precision at first, and none at the end of Stage 1.9. **{found}** The learning "
+        "rates are those found without it."
     ]
 
 
@@ -377,7 +414,7 @@ def _too_high_rates(sweep: pd.DataFrame) -> list[str]:
                 for loss, rate in zip(rows["final_loss"], rows[f"param.{RATE_2}"], strict=True)
             ]
             steps = f"{each.stage1_9} steps of Stage 1.9"
-            found.append(f"{before:.3f} after {steps}, {_list(after)} after Stage 2")
+            found.append(f"{before:.3f} after {steps} (seed 0), {_list(after)} after Stage 2")
     if not found:
         return []
     return [f"Where its rate is too high, Stage 2 undoes what Stage 1.9 has gained: {'; '.join(found)}."]
@@ -443,7 +480,7 @@ def _changes(sweep: pd.DataFrame, runs: Runs) -> str:
             "Lambda's start, saliency, the distance and the weight of CE were not varied: all runs above "
             "have " + _list([f"`{name}={value}`" for name, value in SETTINGS.items()]) + "."
         )
-    header = ("steps", "key", "as it is", "changed", "loss, changed less as it is")
+    header = ("steps", "key", "default", "changed", "loss, changed minus default")
     return "\n\n".join([markdown_table(header, rows), *beside])
 
 
@@ -461,7 +498,7 @@ def _rate_rows(sweep: pd.DataFrame) -> tuple[Sequence[str], list[Sequence[str]]]
         second = f"{words[1]}: {losses[1] - losses[0]:+.3f}" if len(words) > 1 else ""
         to_try = "; ".join(left.get(each, ["none"]))
         rows.append([_steps(each), words[0], f"{losses[0]:.3f}", str(len(words)), second, to_try])
-    return ("steps", "best rates", "loss of seed 0", "tried", "next best", "left to try"), rows
+    return ("steps", "best rates", "loss of seed 0", "tried", "closest rival", "left to try"), rows
 
 
 def _both(runs: Runs) -> list[Lengths]:
@@ -504,8 +541,8 @@ def _rows(runs: Runs) -> tuple[Sequence[str], list[Sequence[str]]]:
         "seeds",
         "loss before Stage 2",
         "loss",
-        "loss less that of Stage 2 alone with the FLOPs",
-        "loss less that of Stage 2 alone with the effective steps",
+        "loss minus that of Stage 2 alone, same FLOPs",
+        "loss minus that of Stage 2 alone, same effective steps",
     ), rows
 
 

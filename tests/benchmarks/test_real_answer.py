@@ -69,7 +69,7 @@ def sweep(gain: float) -> pd.DataFrame:
     ("gain", "word"), [(0.2, "is better"), (-0.2, "is worse"), (-0.001, "shows no clear difference")]
 )
 def test_the_verdict_is_that_of_the_intervals(gain: float, word: str) -> None:
-    assert f"{word} after 300 steps. " in verdict(Runs([table(gain)]))
+    assert f"{word} with 300 steps. " in verdict(Runs([table(gain)]))
 
 
 def test_the_verdict_has_the_differences_and_their_mean_over_lengths() -> None:
@@ -77,18 +77,18 @@ def test_the_verdict_has_the_differences_and_their_mean_over_lengths() -> None:
     longer = [row(600, 200, seed, 3.7 + offset) for seed, offset in SEEDS.items()]
     alone = [row(0, 1000, seed, 4.0 + offset) for seed, offset in SEEDS.items()]
     sentence = verdict(Runs([table(0.2), pd.DataFrame([*longer, *alone])]))
-    assert "is better after 300 and 600 steps." in sentence
-    assert "0.199 lower (95 %: 0.201 lower to 0.197 lower) after 300; 0.300 lower" in sentence
+    assert "is better with 300 and 600 steps." in sentence
+    assert "-0.199 (-0.201 to -0.197) with 300; -0.300" in sentence
     # -0.25, -0.2495 and -0.249: 4.303 * 0.0005 / sqrt(3) = 0.00124
-    assert "(95 %: 0.251 lower to 0.248 lower) over these lengths together; 3 seeds." in sentence
+    assert "(-0.251 to -0.248) as the mean of these lengths (95 % intervals over 3 seeds)." in sentence
 
 
 def test_lengths_with_different_verdicts_have_no_mean() -> None:
     longer = [row(600, 200, seed, 4.3 + offset) for seed, offset in SEEDS.items()]
     alone = [row(0, 1000, seed, 4.0 + offset) for seed, offset in SEEDS.items()]
     sentence = verdict(Runs([table(0.2), pd.DataFrame([*longer, *alone])]))
-    assert "is better after 300 steps and is worse after 600 steps." in sentence
-    assert sentence.endswith("0.300 higher (95 %: 0.300 higher to 0.300 higher) after 600; 3 seeds.")
+    assert "is better with 300 steps and is worse with 600 steps." in sentence
+    assert sentence.endswith("+0.300 (+0.300 to +0.300) with 600 (95 % intervals over 3 seeds).")
 
 
 def test_one_seed_answers_nothing() -> None:
@@ -133,6 +133,17 @@ def test_lengths_are_compared_at_the_rates_that_are_best_at_each() -> None:
     assert min(at_best_rates(pd.concat([sweep(0.2), changed])).values(Lengths(0, 333)).values()) == 5.5
 
 
+def test_stage_1_9_by_itself_is_beside_stage_2_alone() -> None:
+    """Stage 1.9 alone has 400 of 800 steps of Stage 2 in FLOPs: between 200 and 600 steps of it."""
+    page = text(sweep(0.2), pictures="answer")
+    # 6.0 and 5.5 of 200 and 333 steps have one seed in common; 200 and 600 steps have three
+    share = math.log(2) / math.log(3)
+    gap = statistics.mean(7.5 - (6.0 - share + offset) for offset in SEEDS.values())
+    assert f"7.500 with 300 steps, {gap:+.3f} (" in page
+    assert "beside 400 steps, interpolated" in page
+    assert "a Stage 1.9 before Stage 2 is worse with 300." in page  # in effective steps, by 0.301
+
+
 def test_the_page_has_the_numbers_of_the_records() -> None:
     page = text(sweep(0.2), pictures="answer")
     # 4.9, 4.701 and 4.852 less 5.1, 4.9 and 5.05: -0.2, -0.199 and -0.198; t of 2 degrees of freedom 4.303
@@ -160,9 +171,7 @@ def test_the_page_has_the_numbers_of_the_records() -> None:
 
 def test_rates_at_which_stage_2_raises_the_loss_are_named() -> None:
     page = text(sweep(0.2), pictures="answer")
-    undone = (
-        "undoes what Stage 1.9 has gained: 7.500 after 300 steps of Stage 1.9, 9.000 at 0.0002 after Stage 2."
-    )
+    undone = "undoes what Stage 1.9 has gained: 7.500 after 300 steps of Stage 1.9 (seed 0), 9.000 at 0.0002 after Stage 2."
     assert undone in page
     lower = text(sweep(0.2).assign(stage2_start_loss=9.5), pictures="answer")
     assert "undoes" not in lower
@@ -191,9 +200,9 @@ def test_saliency_has_a_verdict_of_its_own() -> None:
     base = known[(known["param.stage1_9.max_steps"] == 300) & (known[RATE_2_COLUMN] == 4e-4)]
     salient = base.assign(**{f"param.{SALIENCY}": True, "final_loss": base["final_loss"] - 0.5})
     page = text(pd.concat([known, salient], ignore_index=True), pictures="answer")
-    assert "a Stage 1.9 before 200 steps of Stage 2 is worse after 300 steps." in page
+    assert "a Stage 1.9 before 200 steps of Stage 2 is worse with 300 steps." in page
     assert (
-        "a Stage 1.9 with saliency before 200 steps of Stage 2 is better after 300 steps. The loss is 0.299 lower"
+        "a Stage 1.9 with saliency before 200 steps of Stage 2 is better with 300 steps. Difference of the losses: -0.299"
         in page
     )
     assert "with saliency before" not in text(known, pictures="answer")
