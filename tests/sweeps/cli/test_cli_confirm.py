@@ -137,7 +137,7 @@ class TestAnswer:
         assert document["gain"] is document["model"] is None
         assert document["parameters"]["seed"] == 0, "the winner as the search made it, not a repeat"
         status = sweep("status").out
-        assert "trials  6 and 6 to confirm the best: 12 completed" in status
+        assert "trials  6 of 6 and 6 to confirm the best: 12 completed" in status
         assert "confirm finished: trial " in status
         assert json.loads(sweep("status", "--format", "json").out)["confirmation"]["finished"]
         trials = sweep("trials").out
