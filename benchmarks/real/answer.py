@@ -231,10 +231,11 @@ def verdict(runs: Runs, what: str = "a Stage 1.9") -> str:
         over_all = {s: statistics.fmean(each[s] for each in by_seed.values()) for s in seeds}
         pair = compare(over_all, dict.fromkeys(seeds, 0.0))
         differences.append(f"{_difference(pair)} as the mean of these lengths")
+    counts = sorted({len(pair.differences) for pair in known.values()})
     return (
         f"Against Stage 2 alone with the same FLOPs, {what} before {STEPS} steps of Stage 2 "
         f"{' and '.join(parts)}. Difference of the losses: {'; '.join(differences)} (95 % intervals over "
-        f"{len(seeds)} seeds)."
+        f"{' or '.join(map(str, counts))} seeds)."
     )
 
 

@@ -91,6 +91,13 @@ def test_lengths_with_different_verdicts_have_no_mean() -> None:
     assert sentence.endswith("+0.300 (+0.300 to +0.300) with 600 (95 % intervals over 3 seeds).")
 
 
+def test_the_verdict_says_where_a_length_has_fewer_seeds() -> None:
+    longer = [row(600, 200, seed, 3.7 + offset) for seed, offset in SEEDS.items() if seed < 2]
+    alone = [row(0, 1000, seed, 4.0 + offset) for seed, offset in SEEDS.items()]
+    sentence = verdict(Runs([table(0.2), pd.DataFrame([*longer, *alone])]))
+    assert sentence.endswith("(95 % intervals over 2 or 3 seeds).")
+
+
 def test_one_seed_answers_nothing() -> None:
     one = table(0.2)
     assert verdict(Runs([one[one["param.seed"] == 0]])).startswith("Not answered yet")
