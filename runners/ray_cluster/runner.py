@@ -22,7 +22,6 @@ from sweeps.text.counted import counted
 from sweeps.text.installation import install_command
 
 NAME = "ray"
-REMEDY = install_command("ray")
 _OPTIONS = {"address", "resources", "memory", "runtime_env"}
 _STATES: dict[str, WorkerState] = {"RUNNING": "running", "FINISHED": "done", "FAILED": "failed"}
 # `ray job status` reports the end of a job in a sentence.
@@ -120,13 +119,15 @@ class Ray:
     def health(self) -> Health:
         """Check for the `ray` command, and that its cluster answers."""
         try:
-            version = run_command(NAME, ["ray", "--version"], remedy=REMEDY, timeout_s=30).strip()
+            version = run_command(
+                NAME, ["ray", "--version"], remedy=install_command(NAME), timeout_s=30
+            ).strip()
         except EngineMissing:
-            return Health(state="missing", detail="no ray", remedy=REMEDY)
+            return Health(state="missing", detail="no ray", remedy=install_command(NAME))
         except EngineFailed as error:
-            return Health(state="unreachable", detail=str(error), remedy=REMEDY)
+            return Health(state="unreachable", detail=str(error), remedy=install_command(NAME))
         try:
-            run_command(NAME, ["ray", "job", "list"], remedy=REMEDY, timeout_s=20)
+            run_command(NAME, ["ray", "job", "list"], remedy=install_command(NAME), timeout_s=20)
         except EngineFailed:
             remedy = "export RAY_API_SERVER_ADDRESS=http://HEAD:8265, or ray start --head"
             return Health(state="unreachable", detail=f"{version}, no cluster answers", remedy=remedy)
@@ -254,7 +255,7 @@ def _ray(pool: Pool, *words: str) -> str:
 
 
 def _run(argv: tuple[str, ...]) -> str:
-    return run_command(NAME, argv, remedy=REMEDY, timeout_s=180)
+    return run_command(NAME, argv, remedy=install_command(NAME), timeout_s=180)
 
 
 RUNNER = Ray()

@@ -12,7 +12,7 @@ from runners.pools.program import find_command
 from runners.pools.runner import Artifacts, Health, Notify, WorkerState, WorkerStatus
 from runners.pools.yaml_text import yaml_text
 from runners.skypilot.options import options_of
-from runners.skypilot.sky import NAME, REMEDY, Job, Sky
+from runners.skypilot.sky import NAME, Job, Sky, remedy
 from runners.skypilot.task import FILE, PYTHON, launch, task
 from sweeps.text.atomic_file import write_atomic
 from sweeps.text.counted import counted
@@ -82,7 +82,7 @@ class SkyPilot:
         """Check for the command `sky`; its server, which may take a minute to start, is not asked."""
         found = find_command("sky")
         if found is None:
-            return Health(state="missing", detail="sky is missing", remedy=REMEDY)
+            return Health(state="missing", detail="sky is missing", remedy=remedy())
         return Health(state="ready", detail=f"{found}; `sky check` lists the clouds that it may use")
 
     def _submit(self, sky: Sky, pool: Pool, text: str, workers: int, notify: Notify) -> None:

@@ -14,11 +14,15 @@ from runners.pools.runner import Notify
 from sweeps.text.installation import install_command
 
 NAME = "skypilot"
-REMEDY = f"{install_command('skypilot')}, in an environment of its own if you like, and put sky on the PATH"
 TIMEOUT_S = 600.0  # its server may have to start first, and its controller's machine
 # The error of sky where its controller was never started, or sleeps.
 _NO_CONTROLLER = "No in-progress managed jobs"
 _ENDED = ("SUCCEEDED", "CANCELLED", "CANCELLING")
+
+
+def remedy() -> str:
+    """Return what to do where sky is missing."""
+    return f"{install_command(NAME)}, in an environment of its own if you like, and put sky on the PATH"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ class Sky:
     """Command `sky`: raises `EngineMissing` without it; its calls raise `EngineFailed` with its error."""
 
     def __init__(self) -> None:
-        self._sky = require_command(NAME, "sky", REMEDY)
+        self._sky = require_command(NAME, "sky", remedy())
 
     def stream(self, *words: str, notify: Notify) -> None:
         """Run it, passing on every line of its output as it comes."""
@@ -62,7 +66,7 @@ class Sky:
 
     def read(self, *words: str) -> str:
         """Run it and return its stdout."""
-        return run_command(NAME, ("sky", *words), remedy=REMEDY, timeout_s=TIMEOUT_S)
+        return run_command(NAME, ("sky", *words), remedy=remedy(), timeout_s=TIMEOUT_S)
 
     def jobs(self, name: str) -> list[Job]:
         """Return all managed jobs of this name, oldest first."""
