@@ -30,11 +30,8 @@ from benchmarks.real.answer_sweep import (
     Rates,
     alone,
     best_length,
-    best_rates,
     lengths_of_change,
-    like,
     middle_rates,
-    point,
     rate_trials,
     rates_to_try,
     trained_lengths,
@@ -157,23 +154,12 @@ def at_best_rates(sweep: pd.DataFrame) -> Runs:
     return Runs(with_best_rates(sweep, each) for each in trained_lengths(sweep))
 
 
-def changed_trials(sweep: pd.DataFrame, lengths: Lengths, change: Mapping[str, object]) -> pd.DataFrame:
-    """Return the completed trials with this change, at the rates that are best without it, of all seeds."""
-    wanted = point(lengths, best_rates(sweep, lengths)) | change
-    del wanted["seed"]
-    return sweep[like(sweep, wanted) & (sweep["status"] == "completed")]
-
-
 def with_saliency(sweep: pd.DataFrame) -> Runs:
     """Return the trials of a Stage 1.9 with saliency, and those of Stage 2 alone."""
-    change = {SALIENCY: True}
-    both, alone = [], []
-    for each in trained_lengths(sweep):
-        if each.stage1_9:
-            both.append(changed_trials(sweep, each, change))
-        else:
-            alone.append(with_best_rates(sweep, each))
-    return Runs([*both, *alone])
+    return Runs(
+        with_best_rates(sweep, each, {SALIENCY: True} if each.stage1_9 else {})
+        for each in trained_lengths(sweep)
+    )
 
 
 def picture(runs: Runs, salient: Runs) -> Finding:
@@ -240,7 +226,7 @@ def verdict(runs: Runs, what: str = "a Stage 1.9") -> str:
 
 
 def _by_effective_steps(runs: Runs) -> list[str]:
-    """Say where the verdict is another one with effective steps in place of FLOPs."""
+    """Say which lengths are clearly better or worse at equal effective steps."""
     found: dict[str, list[int]] = {"better": [], "worse": []}
     for each in _both(runs):
         beside = runs.beside_alone(each, "effective_steps")
@@ -456,7 +442,7 @@ def _changes(sweep: pd.DataFrame, runs: Runs) -> str:
     best, trained = best_length(sweep), trained_lengths(sweep)
 
     def losses(lengths: Lengths, change: Mapping[str, object]) -> dict[int, float]:
-        own = changed_trials(sweep, lengths, change)
+        own = with_best_rates(sweep, lengths, change)
         return dict(zip(own["param.seed"].astype(int), own["final_loss"].astype(float), strict=True))
 
     rows, beside = [], []
@@ -473,7 +459,7 @@ def _changes(sweep: pd.DataFrame, runs: Runs) -> str:
             is_lower = len(pair.differences) > 1 and pair.interval[1] < 0
             if SALIENCY not in change and is_lower and without is not None:  # of saliency above
                 beside.append(
-                    f"With `{name}={value}` the loss after {_steps(lengths)} steps, less that of Stage 2 "
+                    f"With `{name}={value}` the loss after {_steps(lengths)} steps, minus that of Stage 2 "
                     f"alone with the same FLOPs, is {_difference(without)}."
                 )
     if not rows:

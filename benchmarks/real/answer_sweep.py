@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -322,10 +323,15 @@ def trained_lengths(table: pd.DataFrame) -> list[Lengths]:
     return sorted(Lengths(int(first), int(second)) for first, second in pairs.itertuples(index=False))
 
 
-def with_best_rates(table: pd.DataFrame, lengths: Lengths) -> pd.DataFrame:
-    """Return the completed trials of these lengths at their best rates, of all seeds."""
-    rates = best_rates(table, lengths)
-    wanted = point(lengths, rates)
+def with_best_rates(
+    table: pd.DataFrame, lengths: Lengths, change: Mapping[str, Any] = MappingProxyType({})
+) -> pd.DataFrame:
+    """Return the completed trials of these lengths at their best rates, of all seeds.
+
+    Args:
+        change: what else they differ in from `SETTINGS`, for which the rates were not searched.
+    """
+    wanted = point(lengths, best_rates(table, lengths)) | change
     del wanted["seed"]
     return table[like(table, wanted) & (table["status"] == "completed")]
 
