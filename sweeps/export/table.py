@@ -269,7 +269,7 @@ def front(space: Space, trials: Sequence[Trial]) -> list[Trial]:
 
 def at_means(space: Space, trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials, each confirmed configuration as one of them with the means of its fresh runs."""
-    confirmed = _confirmed(space, trials)
+    confirmed = _confirmed_configurations(space, trials)
     means = {each.stands.trial: each.means for each in confirmed}
     others = {record.trial for each in confirmed for record in each.searched} - means.keys()
     return [
@@ -281,7 +281,7 @@ def at_means(space: Space, trials: Sequence[Trial]) -> list[Trial]:
 
 def fresh_runs(space: Space, trials: Sequence[Trial]) -> dict[int, tuple[Trial, ...]]:
     """Return the fresh runs of each confirmed configuration, by the index of the trial that stands for it."""
-    return {each.stands.trial: each.runs for each in _confirmed(space, trials)}
+    return {each.stands.trial: each.runs for each in _confirmed_configurations(space, trials)}
 
 
 def infeasible(space: Space, trials: Sequence[Trial]) -> list[int]:
@@ -292,7 +292,7 @@ def infeasible(space: Space, trials: Sequence[Trial]) -> list[int]:
     if not space.outcome_constraints:
         return []
     is_within = within_constraints(space)
-    means = {r.trial: each.means for each in _confirmed(space, trials) for r in each.searched}
+    means = {r.trial: each.means for each in _confirmed_configurations(space, trials) for r in each.searched}
     return [
         r.trial for r in trials if r.status == "completed" and not is_within(means.get(r.trial, r.metrics))
     ]
@@ -327,14 +327,14 @@ def best_confirmed(space: Space, trials: Sequence[Trial]) -> Trial | None:
     metric, sign, is_within = space.objectives[0].metric, space.objectives[0].sign, within_constraints(space)
     found = [
         (sign * each.means[metric], each.stands)
-        for each in _confirmed(space, trials)
+        for each in _confirmed_configurations(space, trials)
         if metric in each.means and is_within(each.means)
     ]
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Confirmed:
+class _ConfirmedConfiguration:
     """A confirmed configuration.
 
     Args:
@@ -353,7 +353,7 @@ class _Confirmed:
         return common_means([record.metrics for record in self.runs])
 
 
-def _confirmed(space: Space, trials: Sequence[Trial]) -> list[_Confirmed]:
+def _confirmed_configurations(space: Space, trials: Sequence[Trial]) -> list[_ConfirmedConfiguration]:
     """Return the confirmed configurations, by the index of the trial that stands for each."""
     done = [r for r in trials if r.status == "completed" and is_at_target(space, r.parameters)]
     domain = Domain(space)
@@ -377,7 +377,7 @@ def _confirmed(space: Space, trials: Sequence[Trial]) -> list[_Confirmed]:
         return (own_costs(space.objectives[:1], record) or (math.inf,))[0], record.trial
 
     found = [
-        _Confirmed(stands=min(own, key=rank), searched=tuple(own), runs=tuple(runs[key]))
+        _ConfirmedConfiguration(stands=min(own, key=rank), searched=tuple(own), runs=tuple(runs[key]))
         for key, own in searched.items()
         if own
     ]

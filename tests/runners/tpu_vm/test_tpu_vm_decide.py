@@ -153,7 +153,7 @@ def test_restarted_supervisor_sees_who_has_begun(seen):
     assert memory.ended == {1: "done", 3: "done"}
 
 
-def test_request_of_a_worker_that_has_begun_says_so_to_the_next_supervisor():
+def test_restarted_supervisor_reads_who_has_begun_from_labels():
     cloud = Cloud()
     vms, want, memory = Direct(cloud, ZONES, queued=True), Wanted(workers=2, zones=ZONES), Memory()
     for count in range(12):

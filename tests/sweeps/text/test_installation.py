@@ -66,7 +66,7 @@ def test_sources_that_are_not_installed_say_where_they_are(monkeypatch):
 
 
 def test_nothing_names_the_package_as_if_an_index_had_it():
-    """What has its name there is not ours."""
+    """No package index has this project, and a package of its name there would be somebody else's."""
     wrong = re.compile(r"pip install .*(?<![\w/])stagesweep\b(?!-)")
     files = [
         file

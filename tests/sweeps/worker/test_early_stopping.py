@@ -112,12 +112,12 @@ class TestTwoObjectives:
 def test_no_trial_stops_because_of_those_outside_of_the_constraints(space: Space, kind: str) -> None:
     """Trials 0 to 3 have the lowest losses, and none of them can be the best."""
 
-    def completed(index: int, ms: float) -> Trial:
+    def completed_trial(index: int, ms: float) -> Trial:
         done = long_trial(index, 100 + index, floor=float(index))
         return replace(done, metrics={**done.metrics, "ms": ms})
 
     space = replace(space, early_terminate=replace(EARLY, type=kind))
-    others = [completed(index, 20.0 if index < 4 else 5.0) for index in range(8)]
+    others = [completed_trial(index, 20.0 if index < 4 else 5.0) for index in range(8)]
     judged = long_trial(9, 200, floor=4.5, status="running", last_step=20)
     assert should_stop(space, judged, others) is not None
     assert should_stop(replace(space, outcome_constraints=("ms <= 10",)), judged, others) is None

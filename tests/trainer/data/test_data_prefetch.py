@@ -20,7 +20,7 @@ from trainer.errors import DataError, HangingDiskError, UnreachableError
 AHEAD = 4
 
 
-def prefetched(feed: Feed, **more: Any) -> Prefetched:
+def open_feed(feed: Feed, **more: Any) -> Prefetched:
     return Prefetched(feed, ahead=AHEAD, **more)
 
 
@@ -62,7 +62,7 @@ def wait_for(condition: Callable[[], bool]) -> bool:
 
 def test_the_batches_are_the_same_and_no_more_than_allowed_wait() -> None:
     inner = Counting()
-    with prefetched(inner) as feed:
+    with open_feed(inner) as feed:
         assert [int(next(feed)) for _ in range(10)] == list(range(10))
         assert wait_for(lambda: inner.made >= 10 + AHEAD)
         time.sleep(0.05)
@@ -71,7 +71,7 @@ def test_the_batches_are_the_same_and_no_more_than_allowed_wait() -> None:
 
 def test_thread_lives_from_first_batch_to_close() -> None:
     inner = Counting()
-    feed = prefetched(inner)
+    feed = open_feed(inner)
     assert not threads()
     next(feed)
     assert len(threads()) == 1
@@ -85,7 +85,7 @@ def test_thread_lives_from_first_batch_to_close() -> None:
 
 def test_state_counts_batches_taken() -> None:
     inner = Counting()
-    with prefetched(inner) as feed:
+    with open_feed(inner) as feed:
         assert feed.state().values == {"made": 0}
         next(feed), next(feed)
         assert wait_for(lambda: inner.made > 3)
@@ -93,7 +93,7 @@ def test_state_counts_batches_taken() -> None:
 
 
 def test_restoring_forgets_what_was_made_ahead() -> None:
-    with prefetched(Counting()) as feed:
+    with open_feed(Counting()) as feed:
         next(feed)
         feed.restore(State(values={"made": 50}))
         assert feed.state().values == {"made": 50}
@@ -104,7 +104,7 @@ def test_wait_takes_nothing_and_keeps_errors() -> None:
     def fail() -> None:
         raise DataError("gone")
 
-    with prefetched(Counting(at=1, happens=fail)) as feed:
+    with open_feed(Counting(at=1, happens=fail)) as feed:
         for _ in range(2):
             feed.wait()
         assert feed.state() == State(values={"made": 0})
@@ -117,14 +117,14 @@ def test_wait_takes_nothing_and_keeps_errors() -> None:
 
 
 def test_a_batch_that_was_waited_for_is_forgotten_with_its_place() -> None:
-    with prefetched(Counting()) as feed:
+    with open_feed(Counting()) as feed:
         feed.wait()
         feed.restore(State(values={"made": 7}))
         assert next(feed).item() == 7
 
 
 def test_a_state_that_does_not_fit_changes_nothing() -> None:
-    with prefetched(Counting()) as feed:
+    with open_feed(Counting()) as feed:
         next(feed)
         with pytest.raises(StateError):
             feed.restore(State())
@@ -136,7 +136,7 @@ def test_error_is_raised_after_earlier_batches() -> None:
     def fail() -> None:
         raise DataError("the file is gone")
 
-    with prefetched(Counting(at=2, happens=fail)) as feed:
+    with open_feed(Counting(at=2, happens=fail)) as feed:
         assert [int(next(feed)), int(next(feed))] == [0, 1]
         for _ in range(2):
             with pytest.raises(DataError, match="the file is gone"):
@@ -150,7 +150,7 @@ def test_hanging_read_does_not_delay_close(
     monkeypatch.setattr(prefetch, "CLOSING_S", 0.2)
     hanging = threading.Event()
     inner = Counting(at=1, happens=lambda: hanging.wait(30) and None)
-    feed = prefetched(inner)
+    feed = open_feed(inner)
     next(feed)
     began = time.monotonic()
     feed.close()
@@ -174,7 +174,7 @@ def test_hanging_read_is_reported(
 ) -> None:
     monkeypatch.setattr(prefetch, "CLOSING_S", 0.1)
     hanging = threading.Event()
-    feed = prefetched(Counting(at=0, happens=lambda: hanging.wait(30) and None), stalled_s=0.3, folder=folder)
+    feed = open_feed(Counting(at=0, happens=lambda: hanging.wait(30) and None), stalled_s=0.3, folder=folder)
     with pytest.raises(UnreachableError, match=message) as raised:
         next(feed)
     assert type(raised.value) is kind
@@ -185,7 +185,7 @@ def test_hanging_read_is_reported(
 
 
 def test_a_feed_that_nobody_holds_any_more_ends_its_thread() -> None:
-    feed = prefetched(Counting())
+    feed = open_feed(Counting())
     next(feed)
     del feed
     gc.collect()

@@ -262,15 +262,15 @@ def test_layers_with_a_wrong_gradient_are_trained_eagerly(
 def test_the_comparison_of_gradients_changes_no_bit(
     compile_as: Callable[[Compile], None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the training, nor of the numbers that are drawn in it."""
+    """The weights and the random numbers drawn are those of a training without it."""
     states, compared = list[Tensor](), list[int]()
     refuse = compilation.refuse_wrong_gradient
 
-    def counted(*arguments: Any) -> None:
+    def count_and_compare(*arguments: Any) -> None:
         compared.append(1)
         refuse(*arguments)
 
-    for check_gradient in (counted, lambda *_: None):
+    for check_gradient in (count_and_compare, lambda *_: None):
         monkeypatch.setattr(compilation, "refuse_wrong_gradient", check_gradient)
         trained = layers_trained("layers", "none of them", compile_as)
         states.append(
